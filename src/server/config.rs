@@ -3,6 +3,7 @@
 //! All errors are reported at once, each with its path and the right form. The resulting [`Config`] is valid; no later module
 //! checks a setting again.
 
+mod calendar;
 mod check;
 mod deny_cache;
 mod environment;

@@ -114,6 +114,7 @@ impl Limiter<()> {
     /// Creates the shared state for limiters made by [`Self::with_store`]; it decides nothing itself. `clock` gives the time of the
     /// local fallback, and measures how long denials hold.
     pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        plans.find_present_windows(clock.now_us());
         let mut registry = LimiterRegistry::new(plans, settings.expected_replicas, clock.now_us());
         let worker = registry.add_worker(None);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
@@ -155,6 +156,7 @@ impl<S> Limiter<S> {
     /// Replaces the plans of this limiter and of all beside it, for decisions that have not begun. Usage of keys stays counted,
     /// in the store and in the fallback. It is stored by [`Plan::counts_as`], key and fingerprint of a limit.
     pub fn reload(&self, plans: PlanSet) -> Changes {
+        plans.find_present_windows(self.common.clock.now_us());
         let now_us = self.overrides_now_us();
         self.common.registry().replace_plans(plans, now_us)
     }

@@ -20,10 +20,12 @@ mod top;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 use terminal::{fail, read_input};
+use tollgate_core::plan::ZONE_DATABASE;
 use tollgate_server::config::{
     CONFIG_BYTES_MAX, CONFIG_YAML, Flag, Origin, SettingInForce, Sources,
 };
@@ -33,6 +35,11 @@ use tollgate_server::telemetry;
 const CONFIG: &str = "TOLLGATE_CONFIG";
 /// The variables of the flags about logs.
 const LOG_LEVEL: &str = "TOLLGATE_LOG_LEVEL";
+/// The version of the program, and the release of the tz database that is part of it.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let version = tollgate_server::VERSION_WITH_COMMIT;
+    format!("{version}, time zones of {ZONE_DATABASE}")
+});
 const LOG_FORMAT: &str = "TOLLGATE_LOG_FORMAT";
 const LEVEL_DEFAULT: &str = "info";
 /// A file name that stands for standard input.
@@ -42,7 +49,7 @@ const INPUT: &str = "-";
 ///
 /// Without a command it serves. Without a config it serves example plans from memory.
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version = tollgate_server::VERSION_WITH_COMMIT, max_term_width = 100, args_conflicts_with_subcommands = true)]
+#[command(name = "tollgate", version = VERSION.as_str(), max_term_width = 100, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::calendar;
 use super::tree::{ErrorList, Node, Quoted, Table, is_full, report};
 use tollgate_core::nearest::nearest;
 use tollgate_core::plan::{
@@ -16,7 +17,7 @@ const ANCHORS: [(&str, Anchor); 2] = [
 ];
 
 /// Algorithms by their names in the config, with the values of fields that may be left out. The first is the default.
-fn algorithms() -> Vec<(&'static str, Algorithm)> {
+pub(super) fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let mut named: Vec<_> = Algorithm::EVERY
         .iter()
         .map(|algorithm| (algorithm.name(), *algorithm))
@@ -288,7 +289,7 @@ fn candidate(live: &str, node: Node, errors: &mut ErrorList) -> Option<Candidate
     })
 }
 
-fn group(node: Node, errors: &mut ErrorList) -> Option<String> {
+pub(super) fn group(node: Node, errors: &mut ErrorList) -> Option<String> {
     let path = node.path.clone();
     let name = node.text(errors)?;
     if let Err(error) = check_name(&name) {
@@ -340,6 +341,9 @@ fn report_duplicates(path: &str, limits: &[Option<Limit>], errors: &mut ErrorLis
 fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
     let path = node.path.clone();
     let mut table = node.table(errors)?;
+    if let Some(unit) = calendar::unit(&table) {
+        return calendar::limit(table, unit, errors);
+    }
     let named = algorithms();
     let kind = table
         .take("algorithm")
@@ -347,7 +351,8 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
     let quota = required(&mut table, "quota", errors).and_then(|node| node.number(errors));
     let window_node = required(&mut table, "window", errors);
     let window_text = window_node.as_ref().and_then(Node::plain_text);
-    let window = window_node.and_then(|node| node.duration(errors));
+    let window = window_node.and_then(|node| calendar::fixed_window(node, errors));
+    calendar::refuse_own_fields(&mut table, window.is_some(), errors);
     let name = table
         .take("name")
         .map_or(Some(None), |node| group(node, errors).map(Some));
@@ -452,7 +457,7 @@ impl OwnFields {
 }
 
 /// A field of one algorithm only. With any other algorithm it is an error.
-fn field_of(
+pub(super) fn field_of(
     table: &mut Table,
     kind: Option<Algorithm>,
     (field, of): (&'static str, &str),
@@ -470,7 +475,11 @@ fn field_of(
     Some(node)
 }
 
-fn required(table: &mut Table, field: &'static str, errors: &mut ErrorList) -> Option<Node> {
+pub(super) fn required(
+    table: &mut Table,
+    field: &'static str,
+    errors: &mut ErrorList,
+) -> Option<Node> {
     let node = table.take(field);
     if node.is_none() {
         report(
@@ -484,7 +493,7 @@ fn required(table: &mut Table, field: &'static str, errors: &mut ErrorList) -> O
     node
 }
 
-fn report_limit(path: &str, error: &LimitError, errors: &mut ErrorList) {
+pub(super) fn report_limit(path: &str, error: &LimitError, errors: &mut ErrorList) {
     let field = match error {
         LimitError::Quota(_) => "quota",
         LimitError::Window(_) => "window",

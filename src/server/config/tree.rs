@@ -135,6 +135,12 @@ impl Node {
         matches!(self.value, ValueKind::Boolean(_))
     }
 
+    /// Reports the value, and what would be right, as in `is 31; a month starts on day 1 to 28`. It must not be a secret.
+    pub(super) fn report_value(&self, right: &str, errors: &mut ErrorList) {
+        let found = shown_value(&self.value);
+        report(errors, &self.path, format!("is {found}; {right}"));
+    }
+
     /// Whether nothing is written after the field's name.
     pub(super) fn is_nil(&self) -> bool {
         matches!(self.value, ValueKind::Nil)
@@ -228,6 +234,14 @@ fn number(text: &str) -> Result<u64, &'static str> {
 }
 
 impl Table {
+    /// A field's value, if it is a text. The field stays.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match &self.fields.get(name)?.kind {
+            ValueKind::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Removes a field and returns it, if it exists.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Node> {
         self.known.push(name);
@@ -372,18 +386,13 @@ fn report_wrong<T>(
     right: &str,
 ) -> Option<T> {
     let found = match value {
-        ValueKind::Nil => "nothing".to_owned(),
-        ValueKind::Table(_) => "a table".to_owned(),
-        ValueKind::Array(_) => "a list".to_owned(),
         // A whole file that is not a config.
         ValueKind::String(_) if path.is_empty() => "a text".to_owned(),
         ValueKind::String(_) if is_secret(path) => {
             report(errors, path, format!("is wrong; it must be {right}"));
             return None;
         }
-        ValueKind::String(text) if is_number_like(text) => text.clone(),
-        ValueKind::String(text) => Quoted(text).to_string(),
-        other => other.to_string(),
+        other => shown_value(other),
     };
     let place = if path.is_empty() { "the config " } else { "" };
     report(
@@ -392,6 +401,18 @@ fn report_wrong<T>(
         format!("{place}is {found}; it must be {right}"),
     );
     None
+}
+
+/// A value for a message.
+fn shown_value(value: &ValueKind) -> String {
+    match value {
+        ValueKind::Nil => "nothing".to_owned(),
+        ValueKind::Table(_) => "a table".to_owned(),
+        ValueKind::Array(_) => "a list".to_owned(),
+        ValueKind::String(text) if is_number_like(text) => text.clone(),
+        ValueKind::String(text) => Quoted(text).to_string(),
+        other => other.to_string(),
+    }
 }
 
 /// Whether a message shows the value without quotes. The reader gives every value as a text, also a number written without

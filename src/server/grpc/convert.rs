@@ -28,7 +28,8 @@ use tollgate_core::headers::{HeaderForm, headers};
 use tollgate_core::joint::{JointDecision, REQUESTS_MAX};
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{
-    Algorithm, Anchor, Limit, OnStoreFailure, Plan, Rule, check_requested_name,
+    Algorithm, Anchor, Calendar, CalendarUnit, Limit, OnStoreFailure, Plan, Rule,
+    check_requested_name,
 };
 use tollgate_store::{Check, StoreError};
 pub(super) use top::{no_top, top, top_query};
@@ -474,11 +475,28 @@ fn limit(limit: &Limit) -> pb::Limit {
     pb::Limit {
         name: limit.name().to_string(),
         quota: limit.quota(),
-        window: Some(duration(limit.window_us())),
+        window: limit
+            .calendar()
+            .is_none()
+            .then(|| duration(limit.window_us())),
         algorithm: algorithm.into(),
         burst,
         precision,
-        anchor,
+        anchor: anchor.filter(|_| limit.calendar().is_none()),
+        calendar: limit.calendar().map(calendar),
+    }
+}
+
+fn calendar(calendar: &Calendar) -> pb::Calendar {
+    let unit = match calendar.unit() {
+        CalendarUnit::Day => pb::CalendarUnit::Day,
+        CalendarUnit::Week { .. } => pb::CalendarUnit::Week,
+        CalendarUnit::Month { .. } => pb::CalendarUnit::Month,
+    };
+    pb::Calendar {
+        unit: unit.into(),
+        zone: calendar.zone().name().to_owned(),
+        starts: calendar.unit().starts().into(),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::grpc::AdminCalls;
 use crate::limiter::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
 use crate::tls;
 use tollgate_core::decision::{DecidedBy, Outcome};
-use tollgate_core::plan::{Plan, Rule};
+use tollgate_core::plan::{Plan, Rule, ZONE_DATABASE};
 use tollgate_store::{JointUndos, NodeHealth, StoreError, StoreRegistry};
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -85,10 +85,17 @@ fn connections_and_log(text: &mut Exposition, sources: &MetricSources) {
 }
 
 fn versions(text: &mut Exposition, totals: &Totals) {
-    text.family("tollgate_build_info", Kind::Gauge, "The version that runs.");
+    text.family(
+        "tollgate_build_info",
+        Kind::Gauge,
+        "The version that runs, and the release of its time zones.",
+    );
     text.sample(
         "tollgate_build_info",
-        &[("version", env!("CARGO_PKG_VERSION"))],
+        &[
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("tzdb", ZONE_DATABASE),
+        ],
         1,
     );
     text.family(

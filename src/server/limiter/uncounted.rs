@@ -47,7 +47,7 @@ pub(super) fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
     LimitStatus {
         name: limit.name().clone(),
         limit: limit.quota(),
-        window_us: limit.window_us(),
+        window_us: limit.shown_window_us(),
         frees_at_once: false,
         capacity: limit.capacity(),
         remaining: 0,

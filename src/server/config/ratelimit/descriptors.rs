@@ -11,6 +11,7 @@ use tollgate_core::plan::{Algorithm, Anchor, Limit, check_name};
 const LIST_MAX: usize = 10_000;
 const LEVELS_MAX: usize = 12;
 const DAY: u64 = 24 * 60 * 60;
+const MONTH: &str = "month";
 /// Units and their lengths in seconds. A month and a year have these lengths in ratelimit too.
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),
@@ -18,7 +19,7 @@ const UNITS: [(&str, u64); 7] = [
     ("hour", 3_600),
     ("day", DAY),
     ("week", 7 * DAY),
-    ("month", 30 * DAY),
+    (MONTH, 30 * DAY),
     ("year", 365 * DAY),
 ];
 /// All names of fields. ratelimit takes each of them everywhere, and ignores those that do not belong where they are.
@@ -349,7 +350,13 @@ fn rate_limit(
             );
             return None;
         }
-        (false, Some(length)) => quota((&path, length), units, name, errors, warnings)?,
+        (false, Some(length)) => {
+            if length.0 == MONTH {
+                let told = "is a month of 30 days, as in ratelimit; for months of the calendar write window: month in its plan";
+                report(warnings, &unit_path, told);
+            }
+            quota((&path, length), units, name, errors, warnings)?
+        }
     };
     Some(RateLimit {
         amount,

@@ -7,6 +7,7 @@ use super::report::{Report, us};
 use super::{Connection, Form, Service};
 use crate::grpc::pb;
 use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
+use tollgate_core::plan::WEEKDAYS;
 
 /// Largest answer, in bytes: more than 10,000 plans of eight limits with the longest names.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -74,10 +75,11 @@ fn limit_line(limit: &pb::Limit) -> String {
             .map(|precision| format!(", precision {precision}")),
         limit.anchor.map(|_| format!(", anchor {}", anchor(limit))),
     ];
-    let (window, own) = (
-        shown(limit.window.map_or(0, us)),
-        own.into_iter().flatten().collect::<String>(),
-    );
+    let window = limit
+        .calendar
+        .as_ref()
+        .map_or_else(|| shown(limit.window.map_or(0, us)).to_string(), calendar);
+    let own = own.into_iter().flatten().collect::<String>();
     format!(
         "  limit {}: {} in {window} ({}{own})",
         limit.name,
@@ -103,10 +105,14 @@ fn limit_json(limit: &pb::Limit) -> Value {
     let mut json = json!({
         "name": limit.name,
         "quota": limit.quota,
-        "window_us": limit.window.map_or(0, us),
         "algorithm": algorithm(limit),
     });
+    let calendar = limit.calendar.as_ref().map(|calendar| {
+        json!({ "unit": unit(calendar), "zone": calendar.zone, "starts": calendar.starts })
+    });
     let own = [
+        ("window_us", limit.window.map(us).map(Value::from)),
+        ("calendar", calendar),
         ("burst", limit.burst.map(Value::from)),
         ("precision", limit.precision.map(Value::from)),
         ("anchor", limit.anchor.map(|_| anchor(limit).into())),
@@ -125,6 +131,30 @@ fn on_store_failure(plan: &pb::Plan) -> String {
     plan.on_store_failure()
         .as_str_name()
         .trim_start_matches("ON_STORE_FAILURE_")
+        .to_ascii_lowercase()
+}
+
+/// Calendar windows as the plans in force describe them: `month from day 15 in Europe/Berlin`.
+fn calendar(calendar: &pb::Calendar) -> String {
+    let (unit, zone) = (unit(calendar), &calendar.zone);
+    let weekday = usize::try_from(calendar.starts)
+        .ok()
+        .and_then(|day| WEEKDAYS.get(day.checked_sub(1)?));
+    match (calendar.unit(), calendar.starts) {
+        (pb::CalendarUnit::Week, 2..) => {
+            format!("{unit} from {} in {zone}", weekday.unwrap_or(&"?"))
+        }
+        (pb::CalendarUnit::Month, starts @ 2..) => format!("{unit} from day {starts} in {zone}"),
+        _ => format!("{unit} in {zone}"),
+    }
+}
+
+/// The name of the unit in the config.
+fn unit(calendar: &pb::Calendar) -> String {
+    calendar
+        .unit()
+        .as_str_name()
+        .trim_start_matches("CALENDAR_UNIT_")
         .to_ascii_lowercase()
 }
 

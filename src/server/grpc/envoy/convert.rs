@@ -12,8 +12,8 @@ use super::pb::r#type::v3::RateLimitUnit;
 use crate::grpc::convert as common;
 use crate::limiter::{BATCH_MAX, Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 use tollgate_core::headers::{HeaderForm, headers, retry_after_s};
-use tollgate_core::plan::Rule;
 use tollgate_core::plan::envoy::{DenialBody, Entry, LimitOverride, RateUnit};
+use tollgate_core::plan::{Limit, Rule};
 
 /// Converts a request to its domain and descriptors. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(super) fn descriptors(request: RateLimitRequest) -> Result<(String, Vec<Descriptor>), Status> {
@@ -169,10 +169,15 @@ fn status(decided: &DescriptorDecision) -> DescriptorStatus {
 fn current_limit(decided: &DescriptorDecision) -> Option<RateLimit> {
     let (name, (quota, unit)) = match (decided.limit_override, decided.decision.binding()) {
         (Some(limit), _) => (LimitOverride::NAME, (u64::from(limit.quota), limit.unit)),
-        (None, Some(status)) => (
-            &*status.name,
-            RateUnit::for_quota(status.limit, status.window_us),
-        ),
+        (None, Some(status)) => {
+            let mut limits = decided.plan.iter().flat_map(|plan| plan.limits());
+            let limit = limits.find(|limit| *limit.name() == status.name);
+            let shown = match limit.and_then(Limit::calendar) {
+                Some(calendar) => (status.limit, RateUnit::for_calendar(calendar.unit())),
+                None => RateUnit::for_quota(status.limit, status.window_us),
+            };
+            (&*status.name, shown)
+        }
         (None, None) => return None,
     };
     let unit = match unit {

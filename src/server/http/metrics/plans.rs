@@ -91,15 +91,21 @@ fn limits(text: &mut Exposition, totals: &Totals) {
     );
     family(
         "tollgate_plan_limit_window_seconds",
-        "Length of the window of a limit of a plan.",
+        "Length of the window of a limit of a plan. Of calendar windows, the usual length: 1, 7 or 30 days.",
         |text, name, plan, limit| {
             text.sample(
                 name,
                 &labels(plan, limit),
-                super::seconds(limit.window_us() * 1_000),
+                super::seconds(usual_us(limit) * 1_000),
             );
         },
     );
+}
+
+fn usual_us(limit: &Limit) -> u64 {
+    limit
+        .calendar()
+        .map_or(limit.window_us(), |calendar| calendar.unit().usual_us())
 }
 
 fn labels<'a>(plan: &'a Plan, limit: &'a Limit) -> [(&'static str, &'a str); 2] {

@@ -205,7 +205,7 @@ fn explained_limits(plan: &Plan, limits: &[LimitExplanation]) -> Vec<Value> {
             json!({
                 "limit_name": &**limit.name(),
                 "quota": limit.quota(),
-                "window_us": limit.window_us(),
+                "window_us": explained.status.window_us,
                 "algorithm": limit.algorithm().name(),
                 "used": explained.used,
                 "capacity": explained.status.capacity,

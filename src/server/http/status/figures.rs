@@ -10,7 +10,6 @@ use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
 use super::{Keys, Status};
 use crate::http::MetricSources;
 use crate::limiter::{OverrideFigures, Timings, Totals};
-use tollgate_core::duration::Shown;
 use tollgate_core::plan::{Limit, Plan, Rule};
 use tollgate_store::clock::{Clock, SystemClock, monotonic};
 use tollgate_store::{NodeHealth, StoreState};
@@ -154,7 +153,7 @@ fn rule(plan: &Plan) -> String {
 }
 
 fn limit(limit: &Limit) -> String {
-    let window = Shown(std::time::Duration::from_micros(limit.window_us()));
+    let window = limit.window_text();
     let burst = match limit.capacity() {
         capacity if capacity == limit.quota() => String::new(),
         capacity => format!(", burst {capacity}"),

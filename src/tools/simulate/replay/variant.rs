@@ -319,15 +319,13 @@ fn heap_bytes(unlimited: &Unlimited) -> usize {
 
 /// The same limit with a quota that is at least half of the largest that it may have. A `token_bucket` is not asked.
 fn largest(limit: &Limit) -> Limit {
-    let window = std::time::Duration::from_micros(limit.window_us());
-    let with = |quota, algorithm| Limit::new(limit.name().clone(), quota, window, algorithm);
     let mut most = match limit.algorithm() {
         Algorithm::SlidingLog => SLIDING_LOG_QUOTA_MAX,
         _ => QUOTA_MAX,
     };
     // The bounds depend on the window; the limit's own check tells which quota is within them.
     while most > limit.capacity() && !matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) {
-        match with(most, limit.algorithm()) {
+        match limit.with_quota(most) {
             Ok(larger) => return larger,
             Err(_) => most /= 2,
         }

@@ -1,12 +1,9 @@
 //! The report as JSON. docs/simulate.md has its fields.
 
-use std::time::Duration;
-
 use serde_json::{Value, json as value};
 
 use super::{LimitReport, Report, WorstKey};
 use crate::simulate::replay::{HOUR_US, Hour, Spacing};
-use tollgate_core::duration::Shown;
 use tollgate_core::utc::Utc;
 
 /// The report as one object, over several lines.
@@ -60,7 +57,7 @@ fn limit(limit: &LimitReport) -> Value {
     value!({
         "limit": &**limit.limit.name(),
         "quota": limit.limit.quota(),
-        "window": Shown(Duration::from_micros(limit.limit.window_us())).to_string(),
+        "window": limit.limit.window_text(),
         "algorithm": limit.limit.algorithm().name(),
         "burst": limit.burst(),
         "denied": limit.denied,

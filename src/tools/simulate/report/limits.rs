@@ -1,10 +1,8 @@
 //! What the report says of a limit: what it is, and which quota would be enough. Text and page share it.
 
 use std::cmp::Ordering;
-use std::time::Duration;
 
 use super::{LimitReport, PlanReport, Report, count};
-use tollgate_core::duration::Shown;
 
 /// Why no quota is enough.
 const NONE: &str = "No quota that such a limit can have is enough for 99.9 % of the keys.";
@@ -114,10 +112,7 @@ impl LimitRows<'_> {
 
 /// The numbers of a limit, such as `100 in 1m by token_bucket, burst 20`.
 pub(super) fn described(report: &LimitReport) -> String {
-    let (limit, window) = (
-        &report.limit,
-        Shown(Duration::from_micros(report.limit.window_us())),
-    );
+    let (limit, window) = (&report.limit, report.limit.window_text());
     let burst = report
         .burst()
         .map_or_else(String::new, |burst| format!(", burst {}", count(burst)));
