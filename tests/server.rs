@@ -2,6 +2,7 @@
 
 mod abuse;
 mod admin;
+mod calendar;
 mod caller_deadlines;
 mod check_sources;
 mod check_subjects;

@@ -114,7 +114,8 @@ fn an_answer_in_json_has_the_words_of_the_check_endpoint() {
 fn plans_lists_what_the_server_enforces() {
     let plans = "plans:\n  b: { limits: [ { name: rate, quota: 20, window: 10m, algorithm: token_bucket, burst: 5 } ], counts_as: g, \
                  shadow: true, on_store_failure: deny, candidate: c }\n  \
-                 c: { limits: [ { quota: 9, window: 1d, algorithm: fixed_window } ] }\n  any: { unlimited: true }\n";
+                 c: { limits: [ { quota: 9, window: 1d, algorithm: fixed_window }, { quota: 99, window: month, starts: 15, \
+                 zone: europe/berlin } ] }\n  any: { unlimited: true }\n";
     let server = Server::start(plans, &[]);
     let (code, listed) = asked("plans", &server.address, &[]);
     let (head, lines) = listed.split_once('\n').unwrap();
@@ -124,7 +125,8 @@ fn plans_lists_what_the_server_enforces() {
     );
     let expected = "plan any: unlimited\nplan b: on store failure deny, counted as g, shadow, candidate c\n  \
                     limit rate: 20 in 10m (token_bucket, burst 5)\nplan c: on store failure local\n  \
-                    limit fixed_window/1d: 9 in 1d (fixed_window, anchor clock)\n";
+                    limit fixed_window/1d: 9 in 1d (fixed_window, anchor clock)\n  \
+                    limit fixed_window/month: 99 in month from day 15 in Europe/Berlin (fixed_window)\n";
     assert_eq!(lines, expected);
     let (code, json) = asked("plans", &server.address, &["--output", "json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -136,6 +138,8 @@ fn plans_lists_what_the_server_enforces() {
         ),
         (0, &5.into(), &"g".into())
     );
+    let calendar = serde_json::json!({ "unit": "month", "zone": "Europe/Berlin", "starts": 15 });
+    assert_eq!(json["plans"][2]["limits"][1]["calendar"], calendar);
     assert_eq!(
         (
             &json["plans"][2]["limits"][0]["window_us"],

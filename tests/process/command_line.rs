@@ -144,8 +144,9 @@ fn the_version_may_name_a_commit() {
     let printed = String::from_utf8(run(&["--version"]).stdout).unwrap();
     let version = printed
         .strip_prefix(concat!("tollgate ", env!("CARGO_PKG_VERSION")))
-        .unwrap()
-        .trim_end();
+        .unwrap();
+    let (version, zones) = version.split_once(", time zones of ").unwrap();
+    assert_eq!(zones.trim_end(), tollgate::plan::ZONE_DATABASE);
     let commit = version
         .strip_prefix(" (")
         .and_then(|rest| rest.strip_suffix(')'));

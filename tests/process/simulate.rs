@@ -1,5 +1,6 @@
 //! `tollgate simulate` as a user runs it: formats, reports, broken logs, exit codes.
 
+mod calendar;
 mod logs;
 mod reports;
 

@@ -67,6 +67,103 @@ const LIMITS: &[Row] = &[
     ),
 ];
 
+const CALENDARS: &[Row] = &[
+    (
+        "plans:\n  p:\n    limits:\n      - { quota: 5, window: quarter, zone: nowhere }\n",
+        &[
+            "1 error\n",
+            "plans.p.limits[0].window is \"quarter\", which is no duration; write 10s, 1m, 1h, or day, week, month (line 4)",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: Month } ] } }",
+        &[
+            "1 error\n",
+            "window is \"Month\", which is no duration; write",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: month, zone: Europe/Berln, starts: 31 } ] } }",
+        &[
+            "2 errors",
+            "plans.p.limits[0].zone is \"Europe/Berln\", which is no time zone; did you mean \"Europe/Berlin\"?",
+            "plans.p.limits[0].starts is 31; a month starts on day 1 to 28",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: day, zone: '+02:00', starts: monday } ] } }",
+        &[
+            "2 errors",
+            "zone is \"+02:00\", which is no time zone; write a name of the tz database, such as Europe/Berlin",
+            "starts belongs to week and month; remove it",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: week, starts: noon, zone: '' } ] } }",
+        &[
+            "2 errors",
+            "starts is \"noon\"; a week starts on monday to sunday",
+            "zone is \"\", which is no time zone; write",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: week, starts: 3, zone: 2 } ] } }",
+        &["2 errors", "starts is 3; a week starts on", "zone is \"2\""],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: month, starts: 01, zone: [UTC] } ] } }",
+        &[
+            "2 errors",
+            "starts is 01; a month starts",
+            "zone is a list; it must be a text",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: month, starts: 0 }, { quota: 5, window: month, starts: 256 } ] } }",
+        &[
+            "2 errors",
+            "[0].starts is 0; a month",
+            "[1].starts is 256; a month",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 0, window: month, algorithm: sliding_log, anchor: clock, precision: 2, burst: 1, stars: 2 } ] } }",
+        &[
+            "6 errors",
+            "quota is 0; a quota is at least 1",
+            "algorithm is sliding_log; a calendar window is counted by fixed_window",
+            "anchor belongs to windows of a fixed length; remove it",
+            "precision belongs to sliding_window only",
+            "burst belongs to token_bucket only",
+            "stars is not a field; did you mean starts?",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { window: day, algorithm: nope, name: 'a b' } ] } }",
+        &[
+            "3 errors",
+            "plans.p.limits[0] has no quota",
+            "algorithm is \"nope\"; it must be one of",
+            "limits[0].name",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: 1d, zone: UTC, starts: 2 } ] } }",
+        &[
+            "2 errors",
+            "zone belongs to calendar windows; remove it",
+            "starts belongs to calendar windows; remove it",
+        ],
+    ),
+    (
+        "plans: { p: { limits: [ { quota: 5, window: day, zone: utc }, { quota: 6, window: day, name: x } ] } }",
+        &[
+            "1 error\n",
+            "limits[1] has the algorithm and window of one before it",
+        ],
+    ),
+];
+
 const NAMES: &[Row] = &[
     (
         "default_plan: nope\nplans: { free: { limits: [ { quota: 1, window: 1m } ], candidate: fre } }\nworkers: -1\n\
@@ -207,7 +304,10 @@ const VALUES: &[Row] = &[
 
 #[test]
 fn each_wrong_config_is_told_all_its_errors_with_their_true_places() {
-    let rows: Vec<&Row> = [LIMITS, NAMES, VALUES].into_iter().flatten().collect();
+    let rows: Vec<&Row> = [LIMITS, CALENDARS, NAMES, VALUES]
+        .into_iter()
+        .flatten()
+        .collect();
     assert!(rows.len() >= 20, "{} rows", rows.len());
     let mut wrong = Vec::new();
     let folder = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tollgate::algorithm::Reading;
-use tollgate::plan::{Algorithm, Limit};
+use tollgate::plan::{Algorithm, Calendar, CalendarUnit, Limit, Zone};
 use tollgate::store::{Store, StoreDeadline};
 
 use crate::support::clock::{FakeClock, START_US};
@@ -51,6 +51,11 @@ fn runs(fresh_in: Duration) -> Vec<Reading> {
     }]
 }
 
+fn month() -> Limit {
+    let unit = CalendarUnit::Month { starts: 1 };
+    Limit::by_calendar("month", 100, Calendar::new(unit, Zone::UTC)).unwrap()
+}
+
 fn counts() -> Vec<Stored> {
     vec![
         Stored {
@@ -69,6 +74,16 @@ fn counts() -> Vec<Stored> {
             readings: vec![Reading::Window {
                 count: 300,
                 ends_in_us: 20_000_000,
+            }],
+        },
+        Stored {
+            limits: vec![month()],
+            charges: &[(0, 7), (1_000, 3)],
+            keys: &[("", &["f837e9f4c800a0617fe0352e0a"])],
+            readings: vec![Reading::Calendar {
+                count: 10,
+                ends_in_us: 2_566_399_000_000,
+                window_us: 2_678_400_000_000,
             }],
         },
         Stored {

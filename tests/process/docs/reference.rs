@@ -143,6 +143,8 @@ fn base(field: &str) -> String {
     }
     match field.rsplit('.').next().unwrap() {
         "burst" => limit("quota: 1000000, window: 1s, algorithm: token_bucket"),
+        "zone" => limit("quota: 10, window: day"),
+        "starts" => limit("quota: 10, window: week"),
         "anchor" => limit("quota: 10, window: 1m, algorithm: fixed_window"),
         "unmatched" => format!("{PLAN}\nenvoy: {{ domains: {{ NAME: {{}} }} }}"),
         "key_prefix" => format!("store: {{ url: 'redis://h' }}\n{PLAN}"),

@@ -27,6 +27,7 @@ fn what_differs_between_systems_stands_in_one_module() {
 #[test]
 fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
     let inside = [
+        "src/core/plan/calendar/zone.rs",
         "src/core/plan/envoy/index.rs",
         "src/store/redis/batcher/call.rs",
         "src/tools/cli/simulate/pipeline.rs",

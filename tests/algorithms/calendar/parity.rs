@@ -1,0 +1,303 @@
+//! Both stores decide alike, and as a count by hand of what was charged since the last edge.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::algorithm::Reading;
+use tollgate::key::Key;
+use tollgate::plan::{Calendar, CalendarUnit, Limit, Plan, Zone};
+use tollgate::store::{Check, MemoryStore, Mode, Store, StoreDeadline, Verdict};
+
+use super::edges::{YEARS, days, edges_of};
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::clocked_store::store_on;
+use crate::support::history::Random;
+use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::redis::Redis;
+use crate::support::shift::Shift;
+
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+const SEED: u64 = 0x0ca1_e4da;
+const HOUR_US: u64 = 3_600_000_000;
+const DAY_US: u64 = 24 * HOUR_US;
+const DECISIONS: usize = 60_000;
+const KEYS: u64 = 5;
+/// So that counts have one to five bytes in Redis.
+const SCALES: [u64; 5] = [1, 1 << 6, 1 << 14, 1 << 22, 1 << 30];
+
+fn calendar(unit: CalendarUnit, zone: &str) -> Calendar {
+    Calendar::new(unit, Zone::find(zone).unwrap())
+}
+
+fn by_calendar(quota: u64, unit: CalendarUnit, zone: &str) -> Limit {
+    let calendar = calendar(unit, zone);
+    Limit::by_calendar(calendar.to_string(), quota, calendar).unwrap()
+}
+
+const SHAPES: [(CalendarUnit, &str); 5] = [
+    (CalendarUnit::Day, "America/Havana"),
+    (CalendarUnit::Day, "UTC"),
+    (CalendarUnit::Week { starts: 7 }, "Pacific/Apia"),
+    (CalendarUnit::Month { starts: 1 }, "Europe/Berlin"),
+    (CalendarUnit::Month { starts: 15 }, "America/Santiago"),
+];
+
+/// Plans of calendar limits alone, several together, and beside limits of every other algorithm.
+fn plans(random: &mut Random) -> Vec<Arc<Plan>> {
+    let quota = |random: &mut Random, scale: u64| scale * *random.pick(&[2, 3, 5, 8, 13]);
+    let mut plans = Vec::new();
+    for _ in 0..4 {
+        for (unit, zone) in SHAPES {
+            let scale = *random.pick(&SCALES);
+            plans.push(plan(vec![by_calendar(quota(random, scale), unit, zone)]));
+        }
+        let mut of_calendars: Vec<Limit> = SHAPES
+            .iter()
+            .map(|(unit, zone)| by_calendar(quota(random, 1), *unit, zone))
+            .collect();
+        plans.push(plan(of_calendars[..2].to_vec()));
+        of_calendars.rotate_left(random.below(5) as usize);
+        plans.push(plan(of_calendars.clone()));
+        for others in [[FIXED, BUCKET], [ANCHORED, COUNTER], [WINDOW, FIXED]] {
+            let hour = Duration::from_secs(3_600);
+            let others = others.map(|algorithm| limit(quota(random, 1), hour, algorithm));
+            plans.push(plan([&of_calendars[..2], &others].concat()));
+        }
+    }
+    plans
+}
+
+/// The next time: mostly a little later or about an edge, sometimes far off, sometimes back.
+fn next_time(now_us: u64, random: &mut Random) -> u64 {
+    let (unit, zone) = random.pick(&SHAPES);
+    let edges = calendar(*unit, zone).edges_at(now_us);
+    let beside = random.below(3);
+    match random.below(20) {
+        0..=5 => now_us + random.below(DAY_US / 4),
+        6..=7 => now_us,
+        8..=11 => edges.end_us + beside - 1,
+        12 => edges.start_us + beside - 1,
+        13 => edges.previous_us + beside - 1,
+        14 => now_us + random.below(70 * DAY_US),
+        15 => now_us - random.below(2 * DAY_US),
+        16 => now_us - random.below(60 * DAY_US),
+        17 if random.below(8) == 0 => now_us - 400 * DAY_US,
+        _ => now_us + 1,
+    }
+}
+
+fn random_ask(random: &mut Random, plan: &Arc<Plan>) -> Check {
+    let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
+    let cost = match random.below(6) {
+        0 => most,
+        1 => 1 + random.below(most),
+        _ => most.div_ceil(4),
+    };
+    let mode = match random.below(20) {
+        0..=1 => Mode::Peek,
+        2..=5 => Mode::Refund,
+        _ => Mode::Charge,
+    };
+    Check {
+        mode,
+        ..ask(plan, &format!("key {}", random.below(KEYS)), cost)
+    }
+}
+
+fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> Vec<Check> {
+    let count = 1 + random.below(16) as usize;
+    let mixed = random.below(4) == 0;
+    let asks: Vec<Check> = (0..count)
+        .map(|_| {
+            let plan = if mixed { random.pick(plans) } else { plan };
+            random_ask(random, plan)
+        })
+        .collect();
+    if random.below(3) > 0 {
+        return asks;
+    }
+    // Equal requests for different keys, which the script decides faster.
+    (0..count)
+        .map(|key| Check {
+            key: Key::new(format!("key {key}")).unwrap(),
+            ..asks[0].clone()
+        })
+        .collect()
+}
+
+/// Requests that may be decided together: all are charges, or all are peeks.
+fn random_joint(random: &mut Random, plans: &[Arc<Plan>]) -> Vec<Check> {
+    let mode = *random.pick(&[Mode::Charge, Mode::Charge, Mode::Peek]);
+    (0..2 + random.below(3))
+        .map(|_| {
+            let plan = random.pick(plans);
+            Check {
+                mode,
+                ..random_ask(random, plan)
+            }
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calendar_windows_decide_alike_in_both_stores() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let mut random = Random(SEED);
+    let plans = plans(&mut random);
+    let (mut now_us, mut plan) = (START_US + 1_000 * DAY_US, &plans[0]);
+    let (mut decisions, mut allowed) = (0, 0);
+    while decisions < DECISIONS {
+        if random.below(4) == 0 {
+            plan = random.pick(&plans);
+        }
+        now_us = next_time(now_us, &mut random).max(START_US + 500 * DAY_US);
+        clock.set(now_us);
+        if random.below(8) == 0 {
+            let joint = random_joint(&mut random, &plans);
+            let lua = shared.decide_joint(&joint, PATIENCE).await;
+            let rust = embedded.decide_joint(&joint);
+            assert_eq!(lua, rust, "decision {decisions}, at {now_us}: {joint:?}");
+            decisions += joint.len();
+            continue;
+        }
+        let asks = random_batch(&mut random, &plans, plan);
+        let from_redis = shared.decide_batch(&asks, PATIENCE).await;
+        let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
+        for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
+            assert_eq!(
+                lua,
+                rust,
+                "decision {}, at {now_us}: {:?}",
+                decisions + index,
+                asks[index]
+            );
+            let fits = rust.as_ref().is_ok_and(|verdict| verdict.fits);
+            allowed += usize::from(asks[index].mode != Mode::Refund && fits);
+        }
+        decisions += asks.len();
+    }
+    println!("{decisions} decisions equal, {allowed} of them allowed");
+    assert!(allowed > decisions / 20 && allowed < decisions * 19 / 20);
+}
+
+/// A log beside a calendar's record. Each store drops a log that no plan has at another time, so plans do not change here.
+#[tokio::test]
+async fn a_calendar_window_beside_a_log_decides_alike_in_both_stores() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let (unit, zone) = SHAPES[0];
+    let limits = vec![
+        limit(9, Duration::from_secs(20 * 3_600), LOG),
+        by_calendar(6, unit, zone),
+    ];
+    let plans = [plan(limits)];
+    let (mut random, mut now_us) = (Random(SEED), START_US + 1_000 * DAY_US);
+    for decision in 0..4_000 {
+        now_us = next_time(now_us, &mut random).max(START_US + 500 * DAY_US);
+        clock.set(now_us);
+        let asks = random_batch(&mut random, &plans, &plans[0]);
+        let lua = shared.decide_batch(&asks, PATIENCE).await;
+        let rust = embedded.decide_batch(&asks, PATIENCE).await;
+        assert_eq!(lua, rust, "decision {decision}, at {now_us}: {asks:?}");
+    }
+}
+
+/// Counts by hand, with the edges of another implementation.
+struct Count {
+    edges: Vec<u64>,
+    quota: u64,
+    /// Units by key, each with its time; refunded units are taken out.
+    charged: HashMap<Key, Vec<(u64, u64)>>,
+}
+
+impl Count {
+    /// What a request must be told, if no request before it had a later time.
+    fn decide(&mut self, check: &Check, now_us: u64) -> (bool, Vec<Reading>) {
+        let next = self.edges.partition_point(|edge| *edge <= now_us);
+        let (start_us, end_us) = (self.edges[next - 1], self.edges[next]);
+        let charged = self.charged.entry(check.key.clone()).or_default();
+        charged.retain(|(at_us, _)| *at_us >= start_us);
+        let used = |charged: &[(u64, u64)]| charged.iter().map(|(_, units)| units).sum::<u64>();
+        let reading = |charged: &[(u64, u64)]| Reading::Calendar {
+            count: used(charged),
+            ends_in_us: end_us - now_us,
+            window_us: end_us - start_us,
+        };
+        let before = reading(charged);
+        let cost = check.cost.units();
+        if check.mode == Mode::Refund {
+            let left = used(charged).saturating_sub(cost);
+            charged.clear();
+            charged.push((now_us, left));
+            return (true, vec![reading(charged), before]);
+        }
+        let fits = used(charged) + cost <= self.quota;
+        if fits && check.mode == Mode::Charge {
+            charged.push((now_us, cost));
+        }
+        (fits, vec![reading(charged)])
+    }
+}
+
+/// Redis's own clock is before all of these years, so that no key expires.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_between_two_edges_are_counted_as_by_hand_in_both_stores() {
+    let shift = Shift::none();
+    let real_us = tollgate::clock::Clock::now_us(&tollgate::clock::SystemClock);
+    let from_us = days()["UTC"][10].begins_us;
+    shift.by_ms((from_us as i64 - real_us as i64) / 1_000);
+    let (redis, clock) = (Redis::start_shifted(&shift), FakeClock::new());
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let mut random = Random(SEED);
+    let (mut decisions, mut allowed) = (0, 0);
+    for (name, days) in days() {
+        for unit in [
+            CalendarUnit::Day,
+            CalendarUnit::Week { starts: 3 },
+            CalendarUnit::Month { starts: 1 },
+            CalendarUnit::Month { starts: 15 },
+        ] {
+            let plan = plan(vec![by_calendar(3, unit, name)]);
+            let edges = edges_of(days, unit);
+            // Of days, those whose length is unusual, and those around them.
+            let length = |day: usize| edges[day + 1] - edges[day];
+            let mut is_chosen = |edge: &usize| {
+                unit != CalendarUnit::Day
+                    || (edge - 2..edge + 2).any(|day| length(day) != DAY_US)
+                    || random.below(60) == 0
+            };
+            let chosen: Vec<usize> = (4..edges.len() - 4).filter(&mut is_chosen).collect();
+            let mut count = Count {
+                edges: edges.clone(),
+                quota: 3,
+                charged: HashMap::new(),
+            };
+            let mut now_us = 0;
+            for edge in chosen.into_iter().map(|index| edges[index]) {
+                for at_us in [edge - 1, edge, edge + 1, edge + HOUR_US] {
+                    now_us = at_us.max(now_us);
+                    clock.set(now_us);
+                    let asks: Vec<Check> = (0..3).map(|_| random_ask(&mut random, &plan)).collect();
+                    let lua = shared.decide_batch(&asks, PATIENCE).await;
+                    let rust = embedded.decide_batch(&asks, PATIENCE).await;
+                    for ((ask, lua), rust) in asks.iter().zip(lua).zip(rust) {
+                        let (fits, readings) = count.decide(ask, now_us);
+                        let readings = readings.into_iter().collect();
+                        let expected = Ok(Verdict { fits, readings });
+                        assert_eq!(rust, expected, "{name}, {unit:?} at {now_us}: {ask:?}");
+                        assert_eq!(lua, expected, "{name}, {unit:?} at {now_us}: {ask:?}");
+                        decisions += 1;
+                        allowed += usize::from(fits && ask.mode == Mode::Charge);
+                    }
+                }
+            }
+        }
+    }
+    println!("{decisions} decisions of {YEARS:?} as by hand, {allowed} of them allowed");
+    assert!(decisions > 100_000 && allowed > decisions / 10 && allowed < decisions * 9 / 10);
+}
