@@ -51,9 +51,19 @@ fn runs(fresh_in: Duration) -> Vec<Reading> {
     }]
 }
 
-fn month() -> Limit {
+fn calendar_counts() -> Vec<Stored> {
     let unit = CalendarUnit::Month { starts: 1 };
-    Limit::by_calendar("month", 100, Calendar::new(unit, Zone::UTC)).unwrap()
+    let month = Limit::by_calendar("month", 100, Calendar::new(unit, Zone::UTC)).unwrap();
+    vec![Stored {
+        limits: vec![month],
+        charges: &[(0, 7), (1_000, 3)],
+        keys: &[("", &["f837e9f4c800a0617fe0352e0a"])],
+        readings: vec![Reading::Calendar {
+            count: 10,
+            ends_in_us: 2_566_399_000_000,
+            window_us: 2_678_400_000_000,
+        }],
+    }]
 }
 
 fn counts() -> Vec<Stored> {
@@ -74,16 +84,6 @@ fn counts() -> Vec<Stored> {
             readings: vec![Reading::Window {
                 count: 300,
                 ends_in_us: 20_000_000,
-            }],
-        },
-        Stored {
-            limits: vec![month()],
-            charges: &[(0, 7), (1_000, 3)],
-            keys: &[("", &["f837e9f4c800a0617fe0352e0a"])],
-            readings: vec![Reading::Calendar {
-                count: 10,
-                ends_in_us: 2_566_399_000_000,
-                window_us: 2_678_400_000_000,
             }],
         },
         Stored {
@@ -245,7 +245,11 @@ fn name_of(suffix: &str) -> String {
 async fn each_state_is_written_as_these_bytes_and_read_from_them() {
     let (redis, clock) = (Redis::start(), FakeClock::new());
     let store = store_on(&redis, &clock);
-    for stored in counts().into_iter().chain(runs_and_logs()) {
+    for stored in counts()
+        .into_iter()
+        .chain(calendar_counts())
+        .chain(runs_and_logs())
+    {
         redis.cli(&["FLUSHALL"]);
         clock.set(START_US);
         let plan = plan(stored.limits.clone());

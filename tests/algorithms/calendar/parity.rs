@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::algorithm::Reading;
 use tollgate::key::Key;
 use tollgate::plan::{Calendar, CalendarUnit, Limit, Plan, Zone};
-use tollgate::store::{Check, MemoryStore, Mode, Store, StoreDeadline, Verdict};
+use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, Verdict};
 
 use super::edges::{YEARS, days, edges_of};
 use crate::support::clock::{FakeClock, START_US};
@@ -243,6 +243,35 @@ impl Count {
     }
 }
 
+/// Both stores, at a time that never steps back.
+struct Stores<'a> {
+    shared: &'a RedisStore,
+    embedded: &'a MemoryStore,
+    clock: &'a FakeClock,
+    now_us: u64,
+}
+
+impl Stores<'_> {
+    /// Decides requests at a time, or at the last one if that is later, and compares each field with the count. Returns how many
+    /// charges were allowed.
+    async fn compare(&mut self, asks: &[Check], at_us: u64, count: &mut Count) -> usize {
+        self.now_us = at_us.max(self.now_us);
+        self.clock.set(self.now_us);
+        let lua = self.shared.decide_batch(asks, PATIENCE).await;
+        let rust = self.embedded.decide_batch(asks, PATIENCE).await;
+        let mut allowed = 0;
+        for ((ask, lua), rust) in asks.iter().zip(lua).zip(rust) {
+            let (fits, readings) = count.decide(ask, self.now_us);
+            let readings = readings.into_iter().collect();
+            let expected = Ok(Verdict { fits, readings });
+            assert_eq!(rust, expected, "at {}: {ask:?}", self.now_us);
+            assert_eq!(lua, expected, "at {}: {ask:?}", self.now_us);
+            allowed += usize::from(fits && ask.mode == Mode::Charge);
+        }
+        allowed
+    }
+}
+
 /// Redis's own clock is before all of these years, so that no key expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn units_between_two_edges_are_counted_as_by_hand_in_both_stores() {
@@ -277,24 +306,17 @@ async fn units_between_two_edges_are_counted_as_by_hand_in_both_stores() {
                 quota: 3,
                 charged: HashMap::new(),
             };
-            let mut now_us = 0;
-            for edge in chosen.into_iter().map(|index| edges[index]) {
-                for at_us in [edge - 1, edge, edge + 1, edge + HOUR_US] {
-                    now_us = at_us.max(now_us);
-                    clock.set(now_us);
-                    let asks: Vec<Check> = (0..3).map(|_| random_ask(&mut random, &plan)).collect();
-                    let lua = shared.decide_batch(&asks, PATIENCE).await;
-                    let rust = embedded.decide_batch(&asks, PATIENCE).await;
-                    for ((ask, lua), rust) in asks.iter().zip(lua).zip(rust) {
-                        let (fits, readings) = count.decide(ask, now_us);
-                        let readings = readings.into_iter().collect();
-                        let expected = Ok(Verdict { fits, readings });
-                        assert_eq!(rust, expected, "{name}, {unit:?} at {now_us}: {ask:?}");
-                        assert_eq!(lua, expected, "{name}, {unit:?} at {now_us}: {ask:?}");
-                        decisions += 1;
-                        allowed += usize::from(fits && ask.mode == Mode::Charge);
-                    }
-                }
+            let mut stores = Stores {
+                shared: &shared,
+                embedded: &embedded,
+                clock: &clock,
+                now_us: 0,
+            };
+            let times = chosen.into_iter().map(|index| edges[index]);
+            for at_us in times.flat_map(|edge| [edge - 1, edge, edge + 1, edge + HOUR_US]) {
+                let asks: Vec<Check> = (0..3).map(|_| random_ask(&mut random, &plan)).collect();
+                allowed += stores.compare(&asks, at_us, &mut count).await;
+                decisions += asks.len();
             }
         }
     }
