@@ -149,6 +149,7 @@ fn each_package_has_its_one_place() {
         &[
             "src/server/http/parameters",
             "src/server/http/status/explain.rs",
+            "src/server/limiter/overrides/codec.rs",
             "src/tools/simulate/fields/json.rs",
         ],
     );

@@ -1,6 +1,7 @@
 //! Overrides that are set at runtime: in force on every replica, kept through what happens to Redis, and sound whatever lies there.
 
 mod bad_input;
+mod subjects;
 
 use std::time::{Duration, Instant};
 
@@ -100,12 +101,15 @@ async fn until_quota(replica: &mut AdminFixture, key: &str, quota: u64) -> Durat
     began.elapsed()
 }
 
+async fn replica_on(config: &str, url: &str) -> AdminFixture {
+    AdminFixture::start(config, &["--store", url]).await
+}
+
 async fn replicas(url: &str) -> [AdminFixture; 3] {
-    let flags = ["--store", url];
     [
-        AdminFixture::start(CONFIG, &flags).await,
-        AdminFixture::start(CONFIG, &flags).await,
-        AdminFixture::start(CONFIG, &flags).await,
+        replica_on(CONFIG, url).await,
+        replica_on(CONFIG, url).await,
+        replica_on(CONFIG, url).await,
     ]
 }
 

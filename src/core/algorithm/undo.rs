@@ -35,7 +35,10 @@ pub fn undo_instants(
             let charged_us = cost.saturating_mul(limit.emission_us());
             now_us.saturating_add(backlog_us.saturating_sub(charged_us))
         }
-        Reading::Window { .. } | Reading::Counter { .. } | Reading::Log { .. } => now_us,
+        Reading::Window { .. }
+        | Reading::Calendar { .. }
+        | Reading::Counter { .. }
+        | Reading::Log { .. } => now_us,
     };
     limits.iter().zip(&charged.readings).map(instant).collect()
 }

@@ -202,6 +202,7 @@ impl Limit {
             window_us: calendar.unit().longest_us(),
             algorithm,
             calendar: Some(calendar),
+            burst_is_quota: false,
         })
     }
 

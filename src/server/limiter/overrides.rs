@@ -5,6 +5,7 @@
 //! many replicas change it.
 
 mod codec;
+mod known;
 mod list;
 
 use std::collections::HashSet;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 use super::{Limiter, PlanSnapshot};
+pub(super) use known::RuntimeOverrides;
+use known::{Unreadable, order};
 pub use list::{ListedOverride, OverrideList, OverrideQuery};
 use tollgate_core::key::Key;
 use tollgate_core::nearest::nearest;
@@ -22,40 +25,13 @@ use tollgate_core::plan::{
     OverrideSource, OverrideSubject, OverrideTable, PlanOverride, PlanSet, UnknownPlan,
 };
 use tollgate_store::{
-    Expiry, MemoryOverrides, OverrideChange, OverrideRecord, OverrideStore, OverrideVersion,
-    SharedStore, StoreError, StoreRegistry,
+    Expiry, MemoryOverrides, OverrideChange, OverrideStore, SharedStore, StoreError, StoreRegistry,
 };
 
 /// Longest that a change waits for the store. Its caller is told within 2 s.
 const CHANGE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Longest that one reading or restoring takes. No decision waits for it.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most expired overrides that one change removes from the store.
-const EXPIRED_REMOVED_MAX: usize = 64;
-
-/// What is set at runtime, as this replica knows it.
-#[derive(Debug, Default)]
-pub(super) struct RuntimeOverrides {
-    /// Those that can be read, in the order of [`order`].
-    pub(super) entries: Vec<Arc<PlanOverride>>,
-    /// Those that cannot be read, such as those of a later release. They have no effect and stay as they are.
-    unreadable: Vec<Arc<Unreadable>>,
-    version: OverrideVersion,
-}
-
-/// A record that is no override for this release.
-#[derive(Debug)]
-struct Unreadable {
-    record: OverrideRecord,
-    problem: String,
-}
-
-/// The order of overrides: by plan, keys before prefixes, by bytes.
-fn order<'a>(plan: &'a str, subject: &'a OverrideSubject) -> (&'a str, bool, &'a [u8]) {
-    let is_prefix = matches!(subject, OverrideSubject::Prefix(_));
-    (plan, is_prefix, subject.text().as_bytes())
-}
-
 /// Numbers of the overrides of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OverrideFigures {
@@ -549,78 +525,6 @@ fn with_nearest_limit(
         error.problem += &format!("; did you mean {near:?}?");
     }
     error.into()
-}
-
-impl RuntimeOverrides {
-    fn place_of(&self, plan: &str, subject: &OverrideSubject) -> Result<usize, usize> {
-        let of = |entry: &Arc<PlanOverride>| {
-            order(&entry.plan, &entry.subject).cmp(&order(plan, subject))
-        };
-        self.entries.binary_search_by(of)
-    }
-
-    /// The override of this subject, unless it is expired.
-    fn present(&self, entry: &PlanOverride, now_us: u64) -> Option<&Arc<PlanOverride>> {
-        let place = self.place_of(&entry.plan, &entry.subject).ok()?;
-        let present = self.entries.get(place);
-        present.filter(|present| !present.is_expired(now_us))
-    }
-
-    /// Whether there is something of this subject that cannot be read.
-    fn has_unreadable(&self, entry: &PlanOverride) -> bool {
-        let name = codec::name(&entry.plan, &entry.subject);
-        self.unreadable
-            .iter()
-            .any(|unreadable| unreadable.record.name == name)
-    }
-
-    /// What a change of this override removes: itself if it is not written, and some that are expired.
-    fn removed_with(
-        &self,
-        entry: &PlanOverride,
-        itself: bool,
-        now_us: u64,
-    ) -> Vec<(Arc<str>, OverrideSubject)> {
-        let subject = |entry: &PlanOverride| (entry.plan.clone(), entry.subject.clone());
-        let own = subject(entry);
-        let expired = self.entries.iter().filter(|other| other.is_expired(now_us));
-        let others = expired
-            .map(|other| subject(other))
-            .filter(|other| *other != own);
-        let removed = others.take(EXPIRED_REMOVED_MAX);
-        removed.chain(itself.then(|| own.clone())).collect()
-    }
-
-    /// What is set after a change.
-    fn after(
-        &self,
-        version: OverrideVersion,
-        removed: &[(Arc<str>, OverrideSubject)],
-        written: Option<Arc<PlanOverride>>,
-    ) -> Self {
-        let mut after = Self {
-            entries: self.entries.clone(),
-            unreadable: self.unreadable.clone(),
-            version,
-        };
-        let written_subject = written
-            .iter()
-            .map(|entry| (entry.plan.clone(), entry.subject.clone()));
-        for (plan, subject) in removed.iter().cloned().chain(written_subject) {
-            let name = codec::name(&plan, &subject);
-            after
-                .unreadable
-                .retain(|unreadable| unreadable.record.name != name);
-            if let Ok(place) = after.place_of(&plan, &subject) {
-                after.entries.remove(place);
-            }
-        }
-        if let Some(written) = written {
-            let (Ok(place) | Err(place)) = after.place_of(&written.plan, &written.subject);
-            after.entries.insert(place, written);
-        }
-        after
-    }
 }
 
 #[cfg(test)]

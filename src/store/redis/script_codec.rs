@@ -92,7 +92,6 @@ fn pack_joint_decisions(
         });
         let is_charge = |request: &ScriptRequest| request.mode == Mode::Charge;
         let charge = requests.iter().find(|(_, _, request)| is_charge(request));
-        let charges = charge.is_some();
         let mode = charge
             .or(requests.first())
             .map_or(0, |lead| joint_mode(lead.2));
@@ -100,7 +99,8 @@ fn pack_joint_decisions(
         for (group, place, request) in requests {
             packed.push(byte(*group, "names")?);
             packed.push(byte(request.plan_index, "plans")?);
-            let is_peek = charges && !is_charge(request);
+            let joint = request.joint.as_ref();
+            let is_peek = joint.is_some_and(|joint| joint.takes_nothing);
             packed.push(u8::from(request.plan.shadow) | u8::from(is_peek) << 1);
             packed.extend(short(*place, "requests")?);
             pack_number::<COST>(packed, request.cost)?;

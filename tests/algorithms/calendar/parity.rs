@@ -158,6 +158,7 @@ async fn calendar_windows_decide_alike_in_both_stores() {
         if random.below(8) == 0 {
             let joint = random_joint(&mut random, &plans);
             let lua = shared.decide_joint(&joint, PATIENCE).await;
+            let lua = lua.map_err(|failure| failure.error);
             let rust = embedded.decide_joint(&joint);
             assert_eq!(lua, rust, "decision {decisions}, at {now_us}: {joint:?}");
             decisions += joint.len();

@@ -60,17 +60,38 @@ fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 #[test]
 fn the_chart_takes_every_field_of_the_config() {
     let of_sidecar = everything();
+    // Of these, a config has either.
+    let with_subjects = |field: &String| !["check.key", "check.plan"].contains(&field.as_str());
+    let without_subjects = |field: &String| !field.starts_with("check.subjects");
+    let known = |has: &dyn Fn(&String) -> bool| {
+        known_fields()
+            .into_iter()
+            .filter(has)
+            .collect::<BTreeSet<_>>()
+    };
     assert_eq!(
         fields_of(&of_sidecar),
-        known_fields(),
+        known(&without_subjects),
         "the manual's config with everything"
     );
     let of_fleet = of_sidecar.replace("127.0.0.1:50051", "0.0.0.0:50051");
-    for (more, config) in [("fleet: { enabled: false }", of_sidecar), ("", of_fleet)] {
+    let subjects = "subjects: [ { key: [\"header:x\"], plan: [\"default:free\"], cost: [\"default:1\"], shard: [\"header:s\"], optional: true } ]";
+    let (before, key) = of_fleet.split_once("\n  key: [").unwrap();
+    let (_, after) = key.split_once("\n  trusted_proxies").unwrap();
+    let of_subjects = format!("{before}\n  {subjects}\n  trusted_proxies{after}");
+    for (more, config, fields) in [
+        (
+            "fleet: { enabled: false }",
+            of_sidecar,
+            known(&without_subjects),
+        ),
+        ("", of_fleet, known(&without_subjects)),
+        ("", of_subjects, known(&with_subjects)),
+    ] {
         let text = render(&format!("{more}\nconfig:\n{}", indented(&config))).unwrap();
         checked(&text).unwrap();
         let rendered = config_of(&text);
-        assert_eq!(fields_of(&rendered), known_fields());
+        assert_eq!(fields_of(&rendered), fields);
         // And nothing else is meant by it.
         assert_eq!(
             format!("{:?}", load(&rendered)),

@@ -222,6 +222,14 @@ fn every_default_that_is_printed_is_the_one_that_is_documented() {
     assert!(compared >= 35, "only {compared} defaults were compared");
 }
 
+fn with_subject(subject: &str) -> String {
+    format!("{PLAN}\ncheck: {{ subjects: [ {subject} ] }}")
+}
+
+fn with_rule(rule: &str) -> String {
+    format!("{PLAN}\nenvoy: {{ domains: {{ d: {{ rules: [ {rule} ] }} }} }}")
+}
+
 #[test]
 fn a_missing_field_is_an_error_only_if_it_is_required() {
     let required: BTreeSet<String> = rows()
@@ -230,9 +238,6 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
         .map(|row| row.field)
         .collect();
     let (limit, rule) = ("plans.NAME.limits[]", "envoy.domains.NAME.rules[]");
-    let with_subject = |subject: &str| format!("{PLAN}\ncheck: {{ subjects: [ {subject} ] }}");
-    let with_rule =
-        |rule: &str| format!("{PLAN}\nenvoy: {{ domains: {{ d: {{ rules: [ {rule} ] }} }} }}");
     for (config, field, error) in [
         ("workers: 0".into(), "plans".into(), "plans has no plan"),
         (

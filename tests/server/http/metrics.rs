@@ -9,8 +9,9 @@ use crate::support::server::decide;
 fn assert_version_and_config(scrape: &Scrape, server: &Server) {
     assert_eq!(
         scrape.value(&format!(
-            "tollgate_build_info{{version=\"{}\"}}",
-            env!("CARGO_PKG_VERSION")
+            "tollgate_build_info{{version=\"{}\",tzdb=\"{}\"}}",
+            env!("CARGO_PKG_VERSION"),
+            tollgate::plan::ZONE_DATABASE
         )),
         1.0
     );

@@ -14,7 +14,9 @@ use tollgate_core::plan::envoy::{
 };
 use tollgate_core::plan::{LimitQuota, Plan, Rule};
 use tollgate_store::clock::{Clock, monotonic};
-use tollgate_store::{CAPACITY_DEFAULT, Check, ConfiguredStore, MemoryStore};
+use tollgate_store::{
+    CAPACITY_DEFAULT, Check, ConfiguredStore, MemoryStore, OverrideRecord, OverrideVersion,
+};
 
 /// A clock that a test sets, in microseconds since 1970.
 #[derive(Clone, Default)]

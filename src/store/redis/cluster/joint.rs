@@ -56,8 +56,9 @@ struct JointRequest {
     name: String,
     plan: Arc<Plan>,
     cost: u64,
-    /// A charge, or a peek among charges.
     mode: Mode,
+    /// Whether it is a peek among charges: then it takes nothing from those behind it.
+    takes_nothing: bool,
 }
 
 /// How far a joint decision has come.
@@ -196,6 +197,10 @@ impl Sequence {
             plan: request.plan.clone(),
             cost: request.cost,
             mode: request.mode,
+            takes_nothing: request
+                .joint
+                .as_ref()
+                .is_some_and(|place| place.takes_nothing),
         });
         Self {
             state,
@@ -258,7 +263,7 @@ impl Sequence {
                 return End::Abandoned;
             }
             let mode = |index: usize| self.requests[index].mode;
-            let ask = |index| self.request(index, mode(index)).jointly(Purpose::Part);
+            let ask = |index| self.part_request(index, mode(index));
             let asked = part.iter().map(|index| ask(*index)).collect();
             let charges = part.iter().any(|index| mode(*index) == Mode::Charge);
             let answers = match self.state.ask_joint(asked, self.until).await {
@@ -385,7 +390,7 @@ impl Sequence {
     }
 
     async fn peek(&self, parts: Vec<Vec<usize>>) -> Vec<(usize, Answer)> {
-        let peek = |index| self.request(index, Mode::Peek).jointly(Purpose::Part);
+        let peek = |index| self.part_request(index, Mode::Peek);
         let asked = parts
             .iter()
             .map(|part| self.ask_each(part, &peek, self.until));
@@ -413,6 +418,12 @@ impl Sequence {
             .iter()
             .map(|name| async { each(name, ask(name).await) });
         join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    fn part_request(&self, index: usize, mode: Mode) -> ScriptRequest {
+        let takes_nothing = self.requests[index].takes_nothing;
+        let request = self.request(index, mode).jointly(Purpose::Part);
+        request.taking_nothing(takes_nothing)
     }
 
     fn request(&self, index: usize, mode: Mode) -> ScriptRequest {

@@ -13,6 +13,8 @@ pub(in crate::redis) struct JointPlace {
     /// Which of its requests.
     pub(in crate::redis) request: u16,
     pub(in crate::redis) purpose: Purpose,
+    /// Whether it is a peek among charges: then it takes nothing from those behind it.
+    pub(in crate::redis) takes_nothing: bool,
 }
 
 /// What a joint decision is for. It is one for all its requests.
@@ -34,9 +36,18 @@ impl ScriptRequest {
                 decision: 0,
                 request: 0,
                 purpose,
+                takes_nothing: false,
             }),
             ..self
         }
+    }
+
+    /// The request of a joint decision as one that takes nothing from those behind it, or not.
+    pub(in crate::redis) fn taking_nothing(mut self, takes_nothing: bool) -> Self {
+        if let Some(place) = &mut self.joint {
+            place.takes_nothing = takes_nothing;
+        }
+        self
     }
 
     /// Requests of one joint decision, at least one; as one that waits and is sent as a whole. All have the same deadline.

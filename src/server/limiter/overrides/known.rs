@@ -1,0 +1,105 @@
+//! What is set at runtime, as a replica knows it, and what becomes of it by a change.
+
+use std::sync::Arc;
+
+use super::codec;
+use tollgate_core::plan::{OverrideSubject, PlanOverride};
+use tollgate_store::{OverrideRecord, OverrideVersion};
+
+/// Most expired overrides that one change removes from the store.
+const EXPIRED_REMOVED_MAX: usize = 64;
+
+/// What is set at runtime, as this replica knows it.
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct RuntimeOverrides {
+    /// Those that can be read, in the order of [`order`].
+    pub(in crate::limiter) entries: Vec<Arc<PlanOverride>>,
+    /// Those that cannot be read, such as those of a later release. They have no effect and stay as they are.
+    pub(super) unreadable: Vec<Arc<Unreadable>>,
+    pub(super) version: OverrideVersion,
+}
+
+/// A record that is no override for this release.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    pub(super) record: OverrideRecord,
+    pub(super) problem: String,
+}
+
+/// The order of overrides: by plan, keys before prefixes, by bytes.
+pub(super) fn order<'a>(plan: &'a str, subject: &'a OverrideSubject) -> (&'a str, bool, &'a [u8]) {
+    let is_prefix = matches!(subject, OverrideSubject::Prefix(_));
+    (plan, is_prefix, subject.text().as_bytes())
+}
+
+impl RuntimeOverrides {
+    pub(super) fn place_of(&self, plan: &str, subject: &OverrideSubject) -> Result<usize, usize> {
+        let of = |entry: &Arc<PlanOverride>| {
+            order(&entry.plan, &entry.subject).cmp(&order(plan, subject))
+        };
+        self.entries.binary_search_by(of)
+    }
+
+    /// The override of this subject, unless it is expired.
+    pub(super) fn present(&self, entry: &PlanOverride, now_us: u64) -> Option<&Arc<PlanOverride>> {
+        let place = self.place_of(&entry.plan, &entry.subject).ok()?;
+        let present = self.entries.get(place);
+        present.filter(|present| !present.is_expired(now_us))
+    }
+
+    /// Whether there is something of this subject that cannot be read.
+    pub(super) fn has_unreadable(&self, entry: &PlanOverride) -> bool {
+        let name = codec::name(&entry.plan, &entry.subject);
+        self.unreadable
+            .iter()
+            .any(|unreadable| unreadable.record.name == name)
+    }
+
+    /// What a change of this override removes: itself if it is not written, and some that are expired.
+    pub(super) fn removed_with(
+        &self,
+        entry: &PlanOverride,
+        itself: bool,
+        now_us: u64,
+    ) -> Vec<(Arc<str>, OverrideSubject)> {
+        let subject = |entry: &PlanOverride| (entry.plan.clone(), entry.subject.clone());
+        let own = subject(entry);
+        let expired = self.entries.iter().filter(|other| other.is_expired(now_us));
+        let others = expired
+            .map(|other| subject(other))
+            .filter(|other| *other != own);
+        let removed = others.take(EXPIRED_REMOVED_MAX);
+        removed.chain(itself.then(|| own.clone())).collect()
+    }
+
+    /// What is set after a change.
+    pub(super) fn after(
+        &self,
+        version: OverrideVersion,
+        removed: &[(Arc<str>, OverrideSubject)],
+        written: Option<Arc<PlanOverride>>,
+    ) -> Self {
+        let mut after = Self {
+            entries: self.entries.clone(),
+            unreadable: self.unreadable.clone(),
+            version,
+        };
+        let written_subject = written
+            .iter()
+            .map(|entry| (entry.plan.clone(), entry.subject.clone()));
+        for (plan, subject) in removed.iter().cloned().chain(written_subject) {
+            let name = codec::name(&plan, &subject);
+            after
+                .unreadable
+                .retain(|unreadable| unreadable.record.name != name);
+            if let Ok(place) = after.place_of(&plan, &subject) {
+                after.entries.remove(place);
+            }
+        }
+        if let Some(written) = written {
+            let (Ok(place) | Err(place)) = after.place_of(&written.plan, &written.subject);
+            after.entries.insert(place, written);
+        }
+        after
+    }
+}
