@@ -183,6 +183,25 @@ async fn callers_at_once_lose_no_change_and_share_no_version() {
     versions.sort_unstable();
     assert_eq!(versions, (1..=12).collect::<Vec<_>>());
     assert_eq!(redis.cli(&["hlen", NAME]), "13");
+    // Of those that want the same key, when there is none yet, one gets it.
+    let calls = (0..12).map(|call: usize| {
+        let mut admin = replicas[call % 3].admin.clone();
+        tokio::spawn(async move {
+            let request = pb::SetOverrideRequest {
+                entry: Some(entry("one", 200)),
+                if_version: Some(0),
+                ..pb::SetOverrideRequest::default()
+            };
+            let set = admin.set_override(request).await;
+            set.map(drop).map_err(|refused| refused.code())
+        })
+    });
+    let mut told = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        told.push(call.await.unwrap());
+    }
+    let refused = told.iter().filter(|told| **told == Err(Code::Aborted));
+    assert_eq!(refused.count(), 11, "{told:?}");
 }
 
 #[tokio::test]

@@ -360,6 +360,29 @@ async fn many_callers_at_once_lose_no_change() {
     }
 }
 
+/// Who reads before another one writes must not write by what it read.
+#[tokio::test]
+async fn a_change_by_an_older_version_changes_nothing() {
+    let clock = SetClock::default();
+    let one = replica(&clock, None);
+    let two = replica(&clock, Some(&one));
+    let Backend::Memory(store) = &two.overrides.0.store else {
+        panic!("tests have no Redis");
+    };
+    let stale = two.common.runtime_overrides().version;
+    set(&one, key("alice"), quota(100)).await;
+    let name = codec::name("free", &key("alice"));
+    let change = OverrideChange {
+        known: stale,
+        put: Some((&name, Expiry::Never, b"{}")),
+        removed: Vec::new(),
+    };
+    let changed = store.change_overrides(&change, monotonic()).await.unwrap();
+    assert_eq!(changed.version, None);
+    two.overrides.keep_up_in_time().await.unwrap();
+    assert_eq!(ask(&two, "free", 1).await.key_status().remaining, Some(99));
+}
+
 #[tokio::test]
 async fn what_would_have_no_effect_is_refused_with_what_is_right() {
     let one = replica(&SetClock::default(), None);
