@@ -258,6 +258,8 @@ async fn fault_87_the_last_set_outlives_redis_and_all_replicas_agree_again() {
 async fn what_lies_in_the_hash_and_is_none_of_ours_changes_nothing() {
     let redis = Redis::start();
     let mut replicas = replicas(&redis.url()).await;
+    // A version that is none is replaced by the first change.
+    redis.cli(&["hset", NAME, "", "garbage"]);
     set(&mut replicas[0], entry("k", 300)).await.unwrap();
     let version = redis.cli(&["hget", NAME, ""]);
     // Of a later release, and garbage; the version tells that there is news.

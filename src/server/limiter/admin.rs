@@ -63,8 +63,8 @@ impl Refunded {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Gives units that a key has used back to every limit of the plan that decides for it, the newest first. It gives back `cost` units, or as many
-    /// as are counted. Units that this process counted while the store could not decide stay. It is unknown which of the two
+    /// Gives units that a key has used back to every limit of the plan that decides for it, the newest first. It gives back `cost`
+    /// units, or as many as are counted. Units that this process counted while the store could not decide stay. It is unknown which of the two
     /// counted a unit, and giving it back in both would give it back twice.
     pub async fn refund(
         &self,

@@ -92,7 +92,8 @@ pub(super) enum WaitFor {
 
 impl<S: Store> Limiter<S> {
     /// Decides checks together: all are charged, or none. There are 1 to [`tollgate_core::joint::REQUESTS_MAX`] of them, charges and
-    /// peeks; a peek among charges may deny the whole, and takes nothing. Returns also the plans that decided, in the order of the checks. One check is decided as by [`Self::decide`].
+    /// peeks; a peek among charges may deny the whole, and takes nothing. Returns also the plans that decided, in the order of the checks.
+    /// One check is decided as by [`Self::decide`].
     ///
     /// Remembered denials are not used: the answer has the numbers of every request.
     pub async fn decide_joint(
@@ -238,8 +239,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Asks the candidates of the plans that decided, within what is left of the store's time. One whose request could pass, but for another one, is not asked: its subject was
-    /// not charged, and neither is what is counted for the candidate.
+    /// Asks the candidates of the plans that decided, within what is left of the store's time. One whose request could pass, but for
+    /// another one, is not asked: its subject was not charged, and neither is what is counted for the candidate.
     async fn ask_candidates(
         &self,
         parts: &[Part],

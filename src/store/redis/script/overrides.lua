@@ -24,6 +24,10 @@ if what == 'copy' then
   return {now}
 end
 local version = redis.call('HGET', KEYS[1], '') or ''
+if not string.match(version, '^%d+ %d+$') then
+  -- It is not ours, so that the next change or restoring may replace it.
+  version = ''
+end
 if what == 'read' then
   if version == ARGV[2] then
     return {now, version}
