@@ -10,7 +10,7 @@ use tollgate::grpc::pb::{self, DecidedBy};
 
 use crate::support::cluster::Cluster;
 use crate::support::redis::Redis;
-use crate::support::server::{Client, PATIENCE, Server, channel_to, decide, request};
+use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
 
 const ALGORITHMS: [&str; 5] = [
     "fixed_window",
@@ -85,12 +85,20 @@ fn config() -> String {
     text
 }
 
+/// The same request in the shard that all floods are of, and so in their slot of a Cluster.
+fn in_shard(request: pb::ShouldAllowRequest) -> pb::ShouldAllowRequest {
+    pb::ShouldAllowRequest {
+        shard: "flooded".to_owned(),
+        ..request
+    }
+}
+
 /// Sends batches of 1,000 for one key until it is told to stop.
 async fn flood(address: String, lot: &'static str, plans: usize, stop: Arc<AtomicBool>) {
     let mut client = Client::new(channel_to(&address).await);
     while !stop.load(Ordering::SeqCst) {
         let requests = (0..1_000)
-            .map(|index| request("k", &format!("{lot}{}", index % plans), None))
+            .map(|index| in_shard(request("k", &format!("{lot}{}", index % plans), None)))
             .collect();
         let answers = client
             .should_allow_batch(pb::ShouldAllowBatchRequest { requests })
@@ -162,13 +170,18 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
     }
 }
 
-/// Asks for single decisions of other keys. Returns how many Redis made, and how many there were.
+/// Asks for single decisions of other keys, half of them in the slot of the floods. Returns how many Redis made, and how many there were.
 async fn ask_beside(client: &mut Client, time: Duration) -> (usize, usize) {
     let (began, mut by_store, mut all) = (Instant::now(), 0, 0);
     while began.elapsed() < time {
         all += 1;
         let key = format!("beside{}", all % 50);
-        let decided_by = decide(client, &key, "light").await.decided_by();
+        let mut asked = request(&key, "light", None);
+        if all % 2 == 0 {
+            asked = in_shard(asked);
+        }
+        let answer = client.should_allow(asked).await.unwrap().into_inner();
+        let decided_by = answer.decided_by();
         by_store += usize::from(decided_by == DecidedBy::Store);
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

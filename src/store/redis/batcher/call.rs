@@ -185,6 +185,8 @@ pub(in crate::redis) struct Call {
     pub(in crate::redis) groups: Vec<Group>,
     /// Number of its joint decisions. Their requests are in groups of their own.
     pub(in crate::redis) joint_decisions: u16,
+    /// Whether a joint decision has no other requests beside it: where one name of a call is refused, the call is.
+    joint_alone: bool,
     /// The hash of each group's name, to find a group by name.
     hashes: Vec<u64>,
     requests: usize,
@@ -232,6 +234,7 @@ impl Call {
             plans: Vec::new(),
             groups: Vec::with_capacity(names),
             joint_decisions: 0,
+            joint_alone: false,
             hashes: Vec::with_capacity(names),
             requests: 0,
             by_names: false,
@@ -239,6 +242,14 @@ impl Call {
             was_refused: false,
             work: 0,
             work_left: work_left.min(WORK_MAX),
+        }
+    }
+
+    /// The same, but a joint decision has a call of its own.
+    pub(super) fn with_joint_decisions_alone(self) -> Self {
+        Self {
+            joint_alone: true,
+            ..self
         }
     }
 
@@ -301,7 +312,11 @@ impl Call {
     /// Adds a request. Returns it if the call has no room for it.
     #[must_use = "a request without room must wait for another call"]
     pub(in crate::redis) fn add(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
-        if request.joint.is_some() {
+        let is_joint = request.joint.is_some();
+        if self.joint_alone && !self.groups.is_empty() && (is_joint || self.joint_decisions > 0) {
+            return Some(request);
+        }
+        if is_joint {
             return self.add_joint(request);
         }
         let hash = xxh3_64(request.name.as_bytes());

@@ -77,7 +77,7 @@ impl PendingQueue {
     }
 }
 
-/// The queue for one Redis that has all keys.
+/// Requests that wait together: all of one Redis that has all keys, or those of one slot of a Cluster.
 #[derive(Default)]
 pub(in crate::redis) struct Queue {
     /// Single requests that are not heavy.
@@ -90,7 +90,7 @@ pub(in crate::redis) struct Queue {
 }
 
 impl Queue {
-    fn push(&mut self, request: ScriptRequest) {
+    pub(super) fn push(&mut self, request: ScriptRequest) {
         if request.is_heavy() {
             return self.push_batch([request].into());
         }
@@ -98,13 +98,25 @@ impl Queue {
         self.singles.push_back(request);
     }
 
-    fn push_batch(&mut self, requests: VecDeque<ScriptRequest>) {
+    pub(super) fn push_batch(&mut self, requests: VecDeque<ScriptRequest>) {
         self.len += requests.len();
         self.batches.push_back(requests);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     fn compose(&mut self, work_left: usize) -> Call {
-        let (mut call, mut held) = (Call::new(self.len, work_left), VecDeque::new());
+        let mut call = Call::new(self.len, work_left);
+        self.fill(&mut call);
+        call
+    }
+
+    /// Moves requests to the call, until none is left that it may take on. Returns whether the call refused one for its size: it is then
+    /// full.
+    pub(super) fn fill(&mut self, call: &mut Call) -> bool {
+        let (mut held, mut is_full) = (VecDeque::new(), false);
         loop {
             let from_batch =
                 !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
@@ -129,6 +141,7 @@ impl Queue {
                 && let Some(request) = call.add(request)
             {
                 queue.push_front(request);
+                is_full = true;
                 break;
             }
             self.len -= 1;
@@ -143,10 +156,10 @@ impl Queue {
         // They keep their turns.
         held.append(&mut self.batches);
         self.batches = held;
-        call
+        is_full
     }
 
-    fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
         let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
         for requests in self.batches.iter_mut().chain([&mut self.singles]) {
             kept.extend(std::mem::take(requests));
@@ -163,7 +176,7 @@ impl Queue {
         expired
     }
 
-    fn earliest(&self) -> Option<Instant> {
+    pub(super) fn earliest(&self) -> Option<Instant> {
         self.batches
             .iter()
             .chain([&self.singles])

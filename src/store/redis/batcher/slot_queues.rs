@@ -1,10 +1,10 @@
 //! The requests that wait for a node of a Cluster, by slot. A call is for names of many slots, unless the node wants names to be
 //! keys, which may be of one slot only.
 //!
-//! Pure. A slot has one call in flight at a time, and requests that arrive meanwhile go with the next one. So requests of a
-//! name keep their order even when a call is redirected to another node. Slots whose queue began with a single request take
-//! turns with slots whose queue began with a batch. So a large batch does not delay others. A slot whose first request is
-//! heavy is passed by while enough work is in flight.
+//! Pure. A slot has one call in flight at a time, and requests that arrive meanwhile go with the next one. So what was sent for a
+//! name keeps its order even when a call is redirected to another node. Slots whose queue began with a single request take
+//! turns with slots whose queue began with a batch, and so do single requests and batches within a slot ([`Queue`]). So a large
+//! batch does not delay others. A slot whose requests are all heavy is passed by while enough work is in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use hashbrown::hash_map::Entry as Place;
 
 use super::CALLS_MAX;
 use super::call::{Call, ScriptRequest};
+use super::queue::Queue;
 use crate::redis::{SCRIPT_NAMES_MAX, name};
 
 /// Names that a node refused in a row, although it has their slots, after which its calls are by slot.
@@ -87,7 +88,7 @@ pub(in crate::redis) struct SlotQueues {
 /// The requests that wait for one slot.
 #[derive(Default)]
 struct SlotQueue {
-    waiting: VecDeque<ScriptRequest>,
+    waiting: Queue,
     in_flight: bool,
 }
 
@@ -100,16 +101,26 @@ impl SlotQueues {
     }
 
     pub(super) fn push(&mut self, request: ScriptRequest) {
-        if let Some(slot) = self.enqueue(request) {
+        let slot = name::slot(&request.name);
+        let queue = self.queues.entry(slot);
+        if let Place::Vacant(_) = queue {
             self.singles.push_back(slot);
         }
+        queue.or_default().waiting.push(request);
     }
 
     pub(super) fn push_batch(&mut self, requests: VecDeque<ScriptRequest>) {
+        let mut of_slots = HashMap::<u16, VecDeque<ScriptRequest>>::new();
         for request in requests {
-            if let Some(slot) = self.enqueue(request) {
+            let slot = name::slot(&request.name);
+            of_slots.entry(slot).or_default().push_back(request);
+        }
+        for (slot, requests) in of_slots {
+            let queue = self.queues.entry(slot);
+            if let Place::Vacant(_) = queue {
                 self.batches.push_back(slot);
             }
+            queue.or_default().waiting.push_batch(requests);
         }
     }
 
@@ -130,50 +141,26 @@ impl SlotQueues {
             1
         };
         let expected = slots_max.min(self.singles.len() + self.batches.len());
-        let (mut call, mut held, mut slots) = (Call::new(expected, work_left), VecDeque::new(), 0);
+        let (mut held, mut slots) = (VecDeque::new(), 0);
+        let mut call = Call::new(expected, work_left).with_joint_decisions_alone();
         while slots < slots_max
             && let Some((slot, of_batch)) = self.next_slot()
         {
             let queue = self.queues.entry(slot).or_default();
-            let mut is_full = false;
-            while let Some(request) = queue.waiting.pop_front() {
-                if request.is_abandoned() {
-                    continue;
-                }
-                // A joint decision has a call of its own: where one of its names is refused, all are.
-                let is_joint = request.joint.is_some();
-                if is_joint && !call.groups.is_empty() {
-                    queue.waiting.push_front(request);
-                    is_full = true;
-                    break;
-                }
-                if let Some(request) = call.add(request) {
-                    is_full = call.may_take_on(&request);
-                    queue.waiting.push_front(request);
-                    break;
-                }
-                queue.in_flight = true;
-                if is_joint {
-                    is_full = true;
-                    break;
-                }
-            }
+            let before = call.len();
+            let is_full = queue.waiting.fill(&mut call);
+            queue.in_flight = call.len() > before;
             if queue.in_flight {
                 slots += 1;
-                if is_full {
-                    break;
-                }
             } else if queue.waiting.is_empty() {
                 // All callers of this slot have gone.
                 self.queues.remove(&slot);
-            } else if is_full {
-                if of_batch {
-                    self.batches.push_front(slot)
-                } else {
-                    self.singles.push_front(slot)
-                }
-            } else {
+            } else if !is_full {
                 held.push_back(slot);
+            } else if of_batch {
+                self.batches.push_front(slot);
+            } else {
+                self.singles.push_front(slot);
             }
             if is_full {
                 break;
@@ -202,44 +189,17 @@ impl SlotQueues {
     }
 
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
-        let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
-        for SlotQueue { waiting: queue, .. } in self.queues.values_mut() {
-            kept.extend(queue.drain(..));
-            for request in kept.drain(..) {
-                if request.until <= now {
-                    expired.push(request)
-                } else {
-                    queue.push_back(request)
-                }
-            }
-        }
-        expired
+        self.queues
+            .values_mut()
+            .flat_map(|queue| queue.waiting.expire(now))
+            .collect()
     }
 
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.queues
             .values()
-            .flat_map(|queue| &queue.waiting)
-            .map(|request| request.until)
+            .filter_map(|queue| queue.waiting.earliest())
             .min()
-    }
-
-    /// Appends the request to the queue of its slot. Returns the slot if it had no queue before.
-    fn enqueue(&mut self, request: ScriptRequest) -> Option<u16> {
-        match self.queues.entry(name::slot(&request.name)) {
-            Place::Occupied(mut queue) => {
-                queue.get_mut().waiting.push_back(request);
-                None
-            }
-            Place::Vacant(place) => {
-                let slot = *place.key();
-                place.insert(SlotQueue {
-                    waiting: VecDeque::from([request]),
-                    in_flight: false,
-                });
-                Some(slot)
-            }
-        }
     }
 
     /// The slot whose turn it is, and whether it is one of `batches`.

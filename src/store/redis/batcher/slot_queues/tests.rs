@@ -1,5 +1,5 @@
-//! The queues as a state machine under random arrivals, calls and returns. No request is lost, sent twice or overtaken, and
-//! no slot has two calls.
+//! The queues as a state machine under random arrivals, calls and returns. No request is lost, sent twice or overtaken by one of
+//! its own batch, and no slot has two calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,13 +95,15 @@ fn contents(call: &Call) -> Vec<(String, u64)> {
 
 proptest! {
     #[test]
-    fn every_request_goes_out_once_in_its_name_s_order_one_call_a_slot(
+    fn every_request_goes_out_once_in_the_order_of_its_batch_one_call_a_slot(
         steps in prop::collection::vec(step(), 1..80),
         takes_names in any::<bool>(),
     ) {
         let (now, mut queues, mut came) = (monotonic(), if takes_names { SlotQueues::default() } else { by_slot() }, 0);
         let (mut in_flight, mut waiting): (VecDeque<Call>, Vec<_>) = (VecDeque::new(), Vec::new());
         let (mut sent, mut last) = (BTreeSet::new(), BTreeMap::new());
+        // By number: the first number of its batch. Single requests count as one batch, but for those that search a log: they are heavy.
+        let mut batch_of = Vec::new();
         // As many rounds as there can be calls.
         let drain = (0..2_000).flat_map(|_| [Step::Compose(WORK_MAX), Step::Return]);
         for step in steps.into_iter().chain(drain) {
@@ -113,6 +115,11 @@ proptest! {
                         request
                     }).collect();
                     if alone { arriving.into_iter().for_each(|request| queues.push(request)) } else { queues.push_batch(arriving) }
+                    batch_of.extend((came..came + requests).map(|number| match alone {
+                        true if number.is_multiple_of(3) => number,
+                        true => u64::MAX,
+                        false => came,
+                    }));
                     came += requests;
                 }
                 Step::Compose(work_left) => {
@@ -131,7 +138,8 @@ proptest! {
                     for (name, number) in contents(&call) {
                         prop_assert!(number % 7 != 0, "sent although its caller had gone");
                         prop_assert!(sent.insert(number), "sent twice");
-                        prop_assert!(last.insert(name, number).is_none_or(|before| before < number), "overtaken");
+                        let batch = batch_of[usize::try_from(number).unwrap()];
+                        prop_assert!(last.insert((name, batch), number).is_none_or(|before| before < number), "overtaken");
                     }
                 }
             }
@@ -156,6 +164,24 @@ fn a_batch_of_many_slots_does_not_delay_others() {
         .map(|(_, number)| number)
         .collect();
     assert!(firsts.contains(&1_000), "{firsts:?}");
+}
+
+/// Customers' keys of one shard are all of one slot.
+#[test]
+fn a_batch_of_one_slot_does_not_delay_others_of_the_slot() {
+    let (now, mut queues) = (monotonic(), SlotQueues::default());
+    // Every third is heavy, and no heavy one may be sent.
+    queues.push_batch(
+        (0..1_000)
+            .map(|number| request(number, "{a}", now))
+            .collect(),
+    );
+    queues.push(request(1_000, "{a}alone", now));
+    let sent: Vec<u64> = contents(&queues.compose(0))
+        .into_iter()
+        .map(|(_, number)| number)
+        .collect();
+    assert_eq!(sent, [1_000]);
 }
 
 #[test]
