@@ -18,6 +18,10 @@ const OTHER_RATE: u64 = 1 << (8 * NUMBER - 1);
 const COST: usize = 5;
 /// Bytes of a request: plan, mode, cost.
 const REQUEST: usize = 2 + COST;
+/// Bytes of a request of a joint decision, without instants.
+const JOINT_REQUEST: usize = 5 + COST;
+/// A request of a joint decision: which decision, and which of its requests; its group, the place of its reply, and itself.
+type JointPart<'a> = ((u16, u16), usize, usize, &'a ScriptRequest);
 /// How a group is alike that stands for joint decisions, as `script/words.lua` has it.
 const JOINT: u8 = 2;
 /// Bytes of the number that gives the end of the plans in a packed call.
@@ -74,29 +78,29 @@ fn pack_joint_decisions(
         packed.push(u8::from(group.has_packed));
         packed.push(byte(group.log_name_count(), "logs of a name")?);
     }
-    // Of each decision, its requests, each with its group and the place of its reply.
-    let mut parts: Vec<Vec<(usize, usize, &ScriptRequest)>> =
-        vec![Vec::new(); usize::from(call.joint_decisions)];
+    // In the order of the decisions, and of their requests; each with its group and the place of its reply.
     let requests = groups.iter().enumerate().flat_map(|(index, group)| {
         let requests = group.requests.iter();
         requests.map(move |request| (index, request))
     });
-    for (place, (group, request)) in requests.enumerate() {
-        if let Some(joint) = &request.joint {
-            parts[usize::from(joint.decision)].push((group, place, request));
-        }
-    }
-    for requests in &mut parts {
-        requests.sort_unstable_by_key(|(_, _, request)| {
-            request.joint.as_ref().map(|joint| joint.request)
-        });
+    let placed = requests.enumerate();
+    let mut parts: Vec<JointPart<'_>> = placed
+        .filter_map(|(place, (group, request))| {
+            let joint = request.joint.as_ref()?;
+            let order = (joint.decision, joint.request);
+            Some((order, group, place, request))
+        })
+        .collect();
+    parts.sort_unstable_by_key(|(order, ..)| *order);
+    packed.reserve(4 * usize::from(call.joint_decisions) + JOINT_REQUEST * parts.len());
+    for requests in parts.chunk_by(|((decision, _), ..), ((next, _), ..)| decision == next) {
         let is_charge = |request: &ScriptRequest| request.mode == Mode::Charge;
-        let charge = requests.iter().find(|(_, _, request)| is_charge(request));
+        let charge = requests.iter().find(|(.., request)| is_charge(request));
         let mode = charge
             .or(requests.first())
-            .map_or(0, |lead| joint_mode(lead.2));
+            .map_or(0, |lead| joint_mode(lead.3));
         packed.extend([mode, byte(requests.len(), "joint requests")?]);
-        for (group, place, request) in requests {
+        for (_, group, place, request) in requests {
             packed.push(byte(*group, "names")?);
             packed.push(byte(request.plan_index, "plans")?);
             let joint = request.joint.as_ref();

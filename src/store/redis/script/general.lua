@@ -2,10 +2,11 @@
 -- request.lua describes the two ways, and the words used here: group, fingerprint, record, stamp.
 
 --{ general
--- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, `single_of`,
--- which returns a plan's limits and the one that is alone, and `undo_charges` to the one that undoes charges.
+-- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, `limits_in`
+-- to the one that returns a plan's limits, `undo_charges` to the one that undoes charges, and `undo_joint` to the one that gives
+-- back what this call has charged.
 if not general then
-  general, joint, single_of, undo_charges = (function()
+  general, joint, limits_in, undo_charges, undo_joint = (function()
 --> general_functions
   end)()
 end
@@ -14,11 +15,40 @@ end
 --{ undecided
 -- Decides the present group the general way. If that fails, the reply to each of its requests is the error.
 local last = final + n
-if not problem then
---> general
-end
+-- Of joint decisions: how many there are, the present one, its mode, its number of requests, and where these begin. Then what Redis
+-- said against a write, and the last request that was written.
+local joints, decision, joint_mode, count, begin, failed, written = 0, 0, nil, nil, nil, nil, nil
+local needs_general, at, packed_end, places, tells_instant = not problem, nil, nil, 0, false
+-- By a name's number, from 0: its packed state among `values`, its logs, the last decision that it stands in, and what the general way
+-- knows of it. By a plan's number: the fields of its limit.
+local state_of, first_logs, last_logs, stands_in, names, single_limits
+-- By a request's place in its decision.
+local fits_of, charged_of, names_of, records_of, rests_of, expires_of, expired_of
+-- Replies for one limit, by how many numbers its reading has.
+local formats_of
+-- What is asked of a joint decision, beside a peek, 0, and a charge, 1: a charge that may be undone later, and its undo.
+local CHARGE_OF_PART, UNDO = 2, 3
 if alike == JOINT then
---> joints
+--> joint_names
+end
+repeat
+  if alike == JOINT then
+--> joint_short
+  end
+  if needs_general then
+--> general
+  end
+  if alike == JOINT and needs_general then
+--> joint_general
+  end
+until decision >= joints
+if alike == JOINT then
+  if at <= #request then
+    return { err = MALFORMED }
+  end
+  if tells_instant then
+    replies[final + places + 1] = pack('<I7', now)
+  end
 elseif not problem then
   local key = has_packed == 1 and keys[next_packed]
   local decided, why = pcall(general, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
@@ -104,12 +134,10 @@ local READINGS = { '<I7', '<I7I7', '<I7I7I7' }
 -- Decides a request under one limit, by the limit's record or by none, with the region `decide` that the short way uses too.
 -- Returns whether the cost fits, the reading, the record, and whether a clock that stepped back changed the record. If `charges`
 -- is true and the cost fits, the record is the one after the charge, else the present one. With nil, as for a peek, it is of no use.
--- Then, where the short way asks (`keys` has the state's name): when the record is fresh, when it was before, where the next one
--- begins, and whether the state has a ring. Returns nothing then, if the state is a rare one.
-local function evaluate_record(limit, value, charges, cost, keys)
+local function evaluate_record(limit, value, charges, cost)
   local kind, precision, window, quota, burst = limit.kind, limit.precision, limit.window, limit.quota, limit.burst
   local limit_head, prefix, unit, step = limit.head, limit.prefix, limit.unit, limit.step
-  local bucket, bucket_end, calendar, in_general = limit.bucket, limit.bucket_end, limit.calendar, not keys
+  local bucket, bucket_end, calendar, in_general = limit.bucket, limit.bucket_end, limit.calendar, true
   local from, last_number = #prefix + 1, 0
   local numbers, fits, record, fresh_at, before, clamped = {}, nil, nil, nil, nil, nil
   local several, may_merge, next_packed, rings, length = false, false, 1, false, value and #value
@@ -119,13 +147,11 @@ local function evaluate_record(limit, value, charges, cost, keys)
 --> decide
     end
   until true
-  if keys and fits == nil then
-    return nil
-  elseif not keys and not record then
+  if not record then
     error('tollgate: a record that cannot be read', 0)
   end
   local reading = pack(READINGS[last_number], table_unpack(numbers, 1, last_number))
-  return fits, reading, record and prefix .. record, clamped, fresh_at, before, from, rings
+  return fits, reading, prefix .. record, clamped
 end
 
 -- The same by a rule of its own.
@@ -391,5 +417,5 @@ local function decide_group(key, value, first_log, last_log, at, count)
 end
 
 --> joint_functions
-return decide_group, decide_joint, limits_and_single, undo_parts
+return decide_group, decide_joint, limits_of, undo_parts, undo_joint
 --}

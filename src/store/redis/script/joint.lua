@@ -1,75 +1,153 @@
 -- Joint decisions: requests of several names that are charged together, or of which none is charged. request.lua has their layout.
--- Each is written at once, since its names may be those of the next one. Where each plan has one limit, no log, and the states are
--- usual ones, a request is evaluated once and written as the short way does. All others go the general way.
+-- Each is written at once, since its names may be those of the next one.
+--
+-- Most go a short way: each plan has one limit, no log, each name stands in the decision once, and the states are usual ones. They
+-- are statements in a loop, as in short/names.lua. All others go the general way, by functions that a call makes when it needs them.
+
+do
+--{ joint_names
+-- The present group stands for all joint decisions of the call. It has a log if they have one, so that `log` was made.
+logs = 0
+state_of, first_logs, last_logs, stands_in, names, single_limits = {}, {}, {}, {}, {}, {}
+fits_of, charged_of, names_of, records_of, rests_of, expires_of, expired_of = {}, {}, {}, {}, {}, {}, {}
+formats_of = { '<BI7', '<BI7I7', '<BI7I7I7' }
+count, joints, at = unpack('<BI2', request, first_at)
+for index = 0, count - 1 do
+  local packed_count, log_count = byte(request, at, at + 1)
+  if not log_count or next_packed + packed_count > packed + 1 or next_log + log_count > #keys + 1 then
+    return { err = MALFORMED }
+  end
+  at, state_of[index], first_logs[index], last_logs[index] = at + 2, packed_count == 1 and next_packed, next_log, next_log + log_count - 1
+  next_packed, next_log = next_packed + packed_count, next_log + log_count
+end
+packed_end = next_packed
+--}
+end
+
+do
+--{ joint_short
+-- Decides joint decisions in their order, up to one that needs the general way.
+needs_general = false
+while decision < joints and not needs_general do
+  decision = decision + 1
+  joint_mode, count = byte(request, at, at + 1)
+  if not count or joint_mode > UNDO then
+    return { err = MALFORMED }
+  end
+  places, tells_instant = places + count, tells_instant or joint_mode == CHARGE_OF_PART
+  begin, failed, written = at + 2, nil, 0
+  -- `is_retold`: the whole is denied, and those that fit are read once more, without a charge.
+  local index, all_fit, is_retold = 0, true, false
+  at, needs_general = begin, joint_mode == UNDO
+  while index < count and not needs_general do
+    index = index + 1
+    local name, plan, flags, place
+    name, plan, flags, place, cost, at = unpack('<BBBI2I5', request, at)
+    if not (is_retold and not fits_of[index]) then
+--> joint_test
+    end
+    if index == count and not all_fit and joint_mode ~= 0 and not is_retold then
+      is_retold, index, at = true, 0, begin
+    end
+  end
+  if not needs_general and joint_mode ~= 0 and all_fit then
+--> joint_store
+  end
+end
+next_packed = packed_end
+--}
+
+--{ joint_test
+-- Tests one request. Sets `fits_of`, its reply, and what a charge is to write.
+local limit = single_limits[plan]
+if limit == nil then
+--> single_limit
+end
+next_packed = state_of[name]
+local value = next_packed and values[next_packed]
+charges = joint_mode ~= 0 and flags <= 1 and not is_retold
+if not (limit and next_packed) or not is_retold and (stands_in[name] == decision or not (charges or value))
+  or names[name] and names[name].problem then
+  -- A name that stands in it twice needs sums, and a peek of a key that is not there may be one of another type.
+  needs_general = true
+else
+  kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end, calendar = table_unpack(limit, 1, 12)
+  local from, last_number, fits, record, fresh_at, before = 1, 0, nil, nil, nil, nil
+  rings, length, may_merge, stands_in[name] = false, value and #value, false, decision
+  repeat
+    if prefix then
+      if value and sub(value, 1, #prefix) ~= prefix then
+        break
+      end
+      from = #prefix + 1
+    end
+    if kind == SLIDING_LOG then
+      break
+--> decide
+    end
+  until true
+  if fits and charges then
+    record = prefix and prefix .. record or record
+    if value and from <= #value and not (rings and #record == from - 1) then
+      -- It has records of other limits.
+      fits = nil
+    else
+      names_of[index], records_of[index], rests_of[index] = name, record, rings and sub(value, from)
+      expires_of[index], expired_of[index] = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
+    end
+  end
+  if not is_retold then
+    fits_of[index], charged_of[index] = fits, fits and charges
+    all_fit = all_fit and (fits or flags % 2 == 1)
+  end
+  needs_general = fits == nil
+  replies[final + 1 + place] = fits ~= nil and pack(formats_of[last_number], fits and 49 or 48, numbers[1], numbers[2], numbers[3])
+end
+--}
+
+--{ single_limit
+-- Sets `limit` to the fields of a plan's limit, where it has one, no log; else to false.
+local limits_at = plan_at[plan]
+limit = false
+if limits_at and byte(request, limits_at) == 1 and byte(request, limits_at + 1) ~= SLIDING_LOG then
+  local at = limits_at + 1
+--> limit
+  limit = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0, calendar }
+end
+single_limits[plan] = limit
+--}
+
+--{ joint_store
+-- Writes what is charged. Where Redis refuses one, those before it are undone the general way.
+for index = 1, count do
+  if charged_of[index] and not failed then
+    local name, record, rest = names_of[index], records_of[index], rests_of[index]
+    local state = state_of[name]
+    local value = values[state]
+    if expires_of[index] == expired_of[index] and (rest or #record == #value) then
+      local reply = try('SETRANGE', keys[state], '0', record)
+      failed = type(reply) == 'table' and reply.err
+    else
+--> write
+      failed = write(keys[state], value, record, expires_of[index], expired_of[index], rest)
+    end
+    if not failed then
+      values[state], written = rest and record .. rest or record, index
+      if names[name] then
+        names[name].value, names[name].group = values[state], false
+      end
+    end
+  end
+end
+needs_general = failed
+--}
+end
 
 --{ joint_functions
--- What is known of a name: its state as it was read or written last, and, where the general way needs it, its group.
+-- What is known of a name: its state as it was read or written last, and its group.
 local function group_of(name)
   name.group = name.group or group_with(name.key, name.key and call('GET', name.key), name.first_log, name.last_log)
   return name.group
-end
-
-local own_name = {}
-
--- Evaluates a request as the short way does, where its plan has one limit, no log, and its name's state is a usual one; else returns
--- nil. Returns its reply. Sets `fits`, and what a charge is to write.
-local function evaluate_short(part, charges)
-  local name, limit = part.name, part.limit
-  local value, prefix = name.value, limit.prefix
-  if not name.key or prefix ~= '' and value and sub(value, 1, #prefix) ~= prefix then
-    return nil
-  end
-  own_name[1] = name.key
-  local fits, reading, record, _, fresh_at, before, from, rings = evaluate_record(limit, value, charges, part.cost, own_name)
-  if fits == nil then
-    return nil
-  elseif fits and charges then
-    if not (rings and #record == from - 1) and value and from <= #value then
-      -- It has records of other limits.
-      return nil
-    end
-    part.record, part.rest, part.rings = record, rings and sub(value, from) or '', rings
-    local unit = limit.unit
-    part.expires, part.expired = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
-  end
-  part.fits = fits
-  return (fits and '1' or '0') .. reading
-end
-
--- Tests the requests of a joint decision the short way. Returns their replies, and whether all may be charged; nil if one of them
--- needs the general way.
-local function test_short(parts, charges)
-  local replies_of, all_fit = {}, true
-  for index, part in ipairs(parts) do
-    local charged = charges and not part.is_peek
-    replies_of[index] = part.limit and (charged or part.name.value) and evaluate_short(part, charged)
-    if not replies_of[index] then
-      return nil
-    end
-    all_fit = all_fit and (part.fits or part.is_shadow)
-  end
-  if charges and not all_fit then
-    for index, part in ipairs(parts) do
-      -- The numbers without a charge.
-      replies_of[index] = not part.fits and replies_of[index] or evaluate_short(part, false)
-    end
-  end
-  return replies_of, all_fit
-end
-
--- Writes what evaluate_short has set.
-local function charge_short(parts, charged)
---> write
-  for _, part in ipairs(parts) do
-    if part.fits and not part.is_peek then
-      local name = part.name
-      local problem = write(name.key, name.value, part.record, part.expires, part.expired, part.rings)
-      if problem then
-        error(problem, 0)
-      end
-      name.value, name.group, charged[#charged + 1] = part.record .. part.rest, false, part
-    end
-  end
 end
 
 -- Tests the requests of a joint decision, each with its cost and the costs of those before it of the same name. Returns their
@@ -162,21 +240,12 @@ end
 
 -- Decides requests together. Returns their replies. Errors: none is charged.
 local function decide_joint(parts, charges)
-  local replies_of, all_fit = test_short(parts, charges)
-  local is_short = replies_of ~= nil
-  if not is_short then
-    replies_of, all_fit = test_joint(parts, charges)
-  end
+  local tested, all_fit = test_joint(parts, charges)
   if not charges or not all_fit then
-    return replies_of
+    return tested
   end
-  local charged, decided, result = {}, nil, nil
-  if is_short then
-    decided, result = pcall(charge_short, parts, charged)
-    result = decided and replies_of or result
-  else
-    decided, result = pcall(charge_joint, parts, replies_of, charged)
-  end
+  local charged = {}
+  local decided, result = pcall(charge_joint, parts, tested, charged)
   if not decided then
     for _, part in ipairs(parts) do
       -- What was not written is not so. What is known of a log may be wrong, so others leave it alone.
@@ -187,96 +256,64 @@ local function decide_joint(parts, charges)
   end
   return result
 end
-
--- The plan's limits, and the limit of a plan that has one, no log.
-local function limits_and_single(plan)
-  local limits = limits_of(plan)
-  return limits, #limits == 1 and limits[1].kind ~= SLIDING_LOG and limits[1] or nil
-end
 --}
 
 do
---{ joints
--- What is asked of a joint decision, beside a peek, 0, and a charge, 1: a charge that may be undone later, and its undo.
-local CHARGE_OF_PART, UNDO = 2, 3
--- The present group stands for all joint decisions of the call. It has a log if they have one, so that `log` was made.
-logs = 0
-local names, at, count, joints = {}, first_at, nil, nil
-count, joints, at = unpack('<BI2', request, at)
-for index = 0, count - 1 do
-  local packed_count, log_count
-  packed_count, log_count, at = unpack('<BB', request, at)
-  if next_packed + packed_count > packed + 1 or next_log + log_count > #keys + 1 then
-    return { err = MALFORMED }
-  end
-  local key = packed_count == 1 and keys[next_packed]
-  -- All fields at once: a table that grows costs as much as a decision.
-  names[index] = {
-    key = key, value = key and values[next_packed], first_log = next_log, last_log = next_log + log_count - 1, group = false,
-    problem = false, decision = 0,
-  }
-  next_packed, next_log = next_packed + packed_count, next_log + log_count
-end
-local places, tells_instant = 0, false
-for decision = 1, joints do
-  local parts, refused, joint_mode = {}, false, nil
-  joint_mode, count, at = unpack('<BB', request, at)
-  if joint_mode > UNDO then
-    return { err = MALFORMED }
-  end
-  places, tells_instant = places + count, tells_instant or joint_mode == CHARGE_OF_PART
-  for index = 1, count do
+--{ joint_general
+-- Decides one joint decision the general way, or undoes what the short way had written of it when Redis refused the rest.
+local parts, refused = {}, false
+at = begin
+for index = 1, count do
 --> joint_request
+end
+local decided, result = false, failed or refused
+if failed then
+  local charged = {}
+  for index = 1, written do
+    charged[#charged + 1] = charged_of[index] and parts[index] or nil
   end
-  local decided, result = false, refused
-  if not refused then
-    decided, result = pcall(joint_mode == UNDO and undo_charges or joint, parts, joint_mode ~= 0)
-  end
-  local problem = not decided and (type(result) == 'table' and result.err or tostring(result))
-  local refusal
-  if problem then
+  pcall(undo_joint, charged)
+elseif not refused then
+  decided, result = pcall(joint_mode == UNDO and undo_charges or joint, parts, joint_mode ~= 0)
+end
+local problem = not decided and (type(result) == 'table' and result.err or tostring(result))
+local refusal
+if problem then
 --> refusal
-  end
-  for index, part in ipairs(parts) do
-    replies[part.place] = refusal or result[index]
-  end
 end
-if at <= #request then
-  return { err = MALFORMED }
-end
-if tells_instant then
-  replies[final + places + 1] = pack('<I7', now)
+for index, part in ipairs(parts) do
+  replies[part.place] = refusal or result[index]
+  local state = state_of[part.name.number]
+  if state then
+    values[state] = part.name.value
+  end
 end
 --}
 
-for index = 1, count do
 --{ joint_request
 -- Reads a request of the present joint decision.
 local name, plan, flags, place
 name, plan, flags, place, cost, at = unpack('<BBBI2I5', request, at)
-name = names[name]
-if not name then
+local state = state_of[name]
+if state == nil then
   return { err = MALFORMED }
 end
-local limits, limit = single_of(plan)
-if name.decision == decision then
-  -- A name that stands in it twice needs sums.
-  parts[1].limit, limit = nil, nil
-end
-name.decision = decision
-refused = refused or name.problem
+-- All fields at once: a table that grows costs as much as a decision.
+names[name] = names[name] or {
+  key = state and keys[state], value = state and values[state], first_log = first_logs[name], last_log = last_logs[name],
+  group = false, problem = false, number = name,
+}
+refused = refused or names[name].problem
 parts[index] = {
-  name = name, plan = plan, limits = limits, limit = limit, is_shadow = flags % 2 == 1, is_peek = flags > 1,
-  place = final + 1 + place, cost = cost, fits = false, record = false, rest = '', rings = false, expires = 0, expired = false,
-  instants = false,
+  name = names[name], plan = plan, limits = limits_in(plan), is_shadow = flags % 2 == 1, is_peek = flags > 1,
+  place = final + 1 + place, cost = cost, fits = false, instants = false,
 }
 if joint_mode == UNDO then
   local instants = {}
-  for limit_index = 1, #limits do
+  for limit_index = 1, #parts[index].limits do
     instants[limit_index], at = unpack('<I7', request, at)
   end
   parts[index].instants = instants
 end
 --}
-end
 end

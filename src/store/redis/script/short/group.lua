@@ -15,30 +15,8 @@ if alike == 1 then
   several, at = limits and limits > 1 and {}, limits and at + 1
   plain = limits and n == 1 and (mode == 1 or not several)
   for index = 1, limits or 0 do
-    local size
-    kind, precision, size = byte(request, at, at + 2)
-    -- The last bytes of the prefix are read as one number, which is exact up to six.
-    local last, numbers_of = 1, '<BI7I7I7'
-    if kind == TOKEN_BUCKET then
-      if size == 3 then
-        last, bucket, numbers_of = 3, '<I3I7', '<I3I7I7I7'
-      elseif size == 4 then
-        last, bucket, numbers_of = 4, '<I4I7', '<I4I7I7I7'
-      elseif size == 5 then
-        last, bucket, numbers_of = 5, '<I5I7', '<I5I7I7I7'
-      else
-        last, bucket, numbers_of = 6, '<I6I7', '<I6I7I7I7'
-      end
-      bucket_end = last + 6
-    end
-    prefix, at = size > last and sub(request, at + 3, at + 2 + size - last), at + 3 + size
-    limit_head, window, quota, burst, at = unpack(numbers_of, request, at - last)
-    calendar = precision > 0 and kind == FIXED_WINDOW_BY_CLOCK
-    if calendar then
---> calendar_starts
-    end
+--> limit
     plain = plain and not prefix
-    unit, step = max(floor(window / 8), 1000000), ceil(window / (precision > 0 and precision or quota))
     if several then
       several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0,
         calendar }
@@ -54,3 +32,32 @@ elseif alike == JOINT then
   next_at = #request + 1
 end
 --}
+
+do
+--{ limit
+-- Reads the limit that begins at `at`, up to the next one.
+local size
+kind, precision, size = byte(request, at, at + 2)
+-- The last bytes of the prefix are read as one number, which is exact up to six.
+local last, numbers_of = 1, '<BI7I7I7'
+if kind == TOKEN_BUCKET then
+  if size == 3 then
+    last, bucket, numbers_of = 3, '<I3I7', '<I3I7I7I7'
+  elseif size == 4 then
+    last, bucket, numbers_of = 4, '<I4I7', '<I4I7I7I7'
+  elseif size == 5 then
+    last, bucket, numbers_of = 5, '<I5I7', '<I5I7I7I7'
+  else
+    last, bucket, numbers_of = 6, '<I6I7', '<I6I7I7I7'
+  end
+  bucket_end = last + 6
+end
+prefix, at = size > last and sub(request, at + 3, at + 2 + size - last), at + 3 + size
+limit_head, window, quota, burst, at = unpack(numbers_of, request, at - last)
+calendar = precision > 0 and kind == FIXED_WINDOW_BY_CLOCK
+if calendar then
+--> calendar_starts
+end
+unit, step = max(floor(window / 8), 1000000), ceil(window / (precision > 0 and precision or quota))
+--}
+end
