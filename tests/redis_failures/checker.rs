@@ -2,22 +2,25 @@
 //! received is then compared with what it must have been.
 //!
 //! `deployment` and `load` make a history, and `judge` finds its violations. Where the order of the store's decisions is known,
-//! `serial` compares each with `model`. Elsewhere `interval` checks what the times of calls prove. `cases` are histories made by
-//! hand; they show that violations are found. CONTRIBUTING.md tells how to run more seeds, and a soak.
+//! `serial` compares each with `model`. Elsewhere `interval` checks what the times of calls prove. `joint` checks that the requests
+//! of a joint decision were decided as one, and `overrides` which plan decided. `cases` are histories made by hand; they show that
+//! violations are found. CONTRIBUTING.md tells how to run more seeds, and a soak.
 
 mod cases;
 mod deployment;
 mod history;
 mod interval;
+mod joint;
 mod judge;
 mod load;
 mod model;
+mod overrides;
 mod serial;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tollgate::decision::DecidedBy;
+use tollgate::decision::{DecidedBy, Outcome};
 
 use history::{Call, History, Violation};
 
@@ -79,6 +82,7 @@ fn run(seed: u64) {
             "nothing was seen of {by:?}, denied: {denied}"
         );
     }
+    assert_joint_and_overridden(&history);
     if !violations.is_empty() {
         let kept = keep(seed, &history, &schedule, &violations);
         let mut by_rule: BTreeMap<_, usize> = BTreeMap::new();
@@ -97,6 +101,45 @@ fn run(seed: u64) {
     }
 }
 
+/// Asserts that the history has joint decisions of each kind, and calls decided by each state of the override.
+fn assert_joint_and_overridden(history: &History) {
+    let answered = || history.calls.iter().filter(|call| call.stored().is_some());
+    for outcome in [Outcome::Allowed, Outcome::Denied, Outcome::OtherDenied] {
+        let is_one = |call: &Call| {
+            call.stored()
+                .is_some_and(|answer| answer.outcome == outcome)
+        };
+        let number = answered()
+            .filter(|call| call.joint.is_some() && is_one(call))
+            .count();
+        assert!(
+            number > 20,
+            "{number} requests of joint decisions are {outcome:?}"
+        );
+        let twice = answered()
+            .filter(|call| call.tested > call.cost && is_one(call))
+            .count();
+        assert!(
+            twice > 0,
+            "no count stood twice in a joint decision that is {outcome:?}"
+        );
+    }
+    for name in history
+        .changes
+        .iter()
+        .map(|change| change.use_plan.as_deref())
+    {
+        let name = name.unwrap_or(deployment::OVERRIDDEN_PLAN);
+        let is_one = |call: &&Call| {
+            call.plan == deployment::OVERRIDDEN_PLAN && call.decided_by_plan() == Some(name)
+        };
+        assert!(
+            answered().any(|call| is_one(&call)),
+            "no call was decided by {name}"
+        );
+    }
+}
+
 fn summary(history: &History) -> String {
     let count =
         |keep: &dyn Fn(&Call) -> bool| history.calls.iter().filter(|call| keep(call)).count();
@@ -110,8 +153,10 @@ fn summary(history: &History) -> String {
     });
     let failed = count(&|call| call.fate.is_err());
     format!(
-        "{} calls, {failed} lost; granted + denied by {}",
+        "{} calls, {failed} lost, {} of joint decisions; {} changes of overrides; granted + denied by {}",
         history.calls.len(),
+        count(&|call| call.joint.is_some()),
+        history.changes.len(),
         by.join(", ")
     )
 }
@@ -122,8 +167,8 @@ fn keep(seed: u64, history: &History, schedule: &[String], violations: &[Violati
     let mut calls = history.calls.clone();
     calls.sort_by(|a, b| (&a.plan, &a.key, a.sent_us).cmp(&(&b.plan, &b.key, b.sent_us)));
     let head = format!(
-        "{schedule:#?}\n{:#?}\n{:#?}\n{violations:#?}\n",
-        history.losses, history.ends_us
+        "{schedule:#?}\n{:#?}\n{:#?}\n{:#?}\n{violations:#?}\n",
+        history.losses, history.ends_us, history.changes
     );
     let lines: Vec<String> = calls.iter().map(|call| format!("{call:?}")).collect();
     std::fs::write(&path, head + &lines.join("\n")).unwrap();

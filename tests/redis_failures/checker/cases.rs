@@ -1,5 +1,7 @@
 //! Histories made by hand: one for each way to break a promise, which the checker must catch, beside one that keeps it.
 
+mod together;
+
 use tollgate::decision::{DecidedBy, Outcome};
 use tollgate::plan::Plan;
 
@@ -39,6 +41,8 @@ impl Case {
             key,
             plan,
             cost,
+            tested: cost,
+            joint: None,
             life: 1,
             batch,
             index: 0,
@@ -124,6 +128,12 @@ fn answer(outcome: Outcome, by: DecidedBy, readings: &[(u64, u64, u64)]) -> Answ
         allowed: outcome == Outcome::Allowed,
         outcome,
         by,
+        plan: None,
+        retry_us: readings
+            .iter()
+            .map(|(_, retry_ms, _)| retry_ms * MS)
+            .max()
+            .filter(|wait_us| *wait_us > 0),
         limits: readings.iter().map(status).collect(),
     }
 }
@@ -403,12 +413,12 @@ fn a_call_that_fails_while_its_replica_lives_is_caught() {
 fn the_plans_that_runs_use_have_each_algorithm_alone_and_beside_a_witness() {
     let plans = deployment::plans();
     let alone = |plan: &&Plan| plan.limits().len() == 1;
-    assert_eq!((plans.len(), plans.values().filter(alone).count()), (13, 6));
+    assert_eq!((plans.len(), plans.values().filter(alone).count()), (17, 6));
     assert_eq!(
         plans
             .values()
             .filter(|plan| super::serial::witness(plan).is_some())
             .count(),
-        8
+        12
     );
 }

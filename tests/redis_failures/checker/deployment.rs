@@ -9,10 +9,16 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tollgate::config::{Config, Sources};
+use tollgate::grpc::pb;
+use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
+use tollgate::grpc::pb::plan_override::{Effect, Subject};
 use tollgate::plan::Plan;
+use tonic::Code;
+use tonic::transport::Channel;
 
-use super::history::{History, Loss};
+use super::history::{Change, History, Loss};
 use super::load::{self, LiveReplica, Shared, now_us};
+use crate::support::admin::admin_at;
 use crate::support::history::Random;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
@@ -39,12 +45,30 @@ plans:
   seen/coarse:   { limits: [ { quota: 15, window: 400ms, precision: 4 }, WITNESS ], on_store_failure: deny }
   seen/counter:  { limits: [ { quota: 9, window: 400ms, algorithm: sliding_counter }, WITNESS ] }
   seen/bucket:   { limits: [ { quota: 20, window: 1s, algorithm: token_bucket, burst: 7 }, WITNESS ] }
+  overridden:    { limits: [ { quota: 9, window: 400ms }, WITNESS ] }
+  override/1:    { limits: [ { quota: 6, window: 400ms, algorithm: sliding_log }, WITNESS ] }
+  override/2:    { limits: [ { quota: 15, window: 400ms, algorithm: sliding_log }, WITNESS ], on_store_failure: allow }
+  override/3:    { limits: [ { quota: 9, window: 600ms, algorithm: sliding_log }, WITNESS ], on_store_failure: deny }
   seen/several:  { limits: [ { quota: 9, window: 300ms }, { quota: 15, window: 600ms, algorithm: sliding_log },
                              { quota: 20, window: 1s, algorithm: token_bucket, burst: 8 }, WITNESS ] }
 ";
 /// A limit that is never reached. Its window is a year, so that no run crosses the edge of one.
 const WITNESS: &str =
     "{ name: witness, quota: 1000000000000, window: 366d, algorithm: fixed_window }";
+
+/// The plan that has an override, for all of its keys.
+pub const OVERRIDDEN_PLAN: &str = "overridden";
+/// What it is changed to, in turn; `None` deletes it. A state that comes back is too old by then to be taken for the present one.
+const USE_PLANS: [Option<&str>; 4] = [
+    Some("override/1"),
+    Some("override/2"),
+    Some("override/3"),
+    None,
+];
+/// How long all is well behind a change, so that it must be in force. Longer than replicas have for it.
+const CALM: Duration = Duration::from_millis(1_600);
+/// The same behind a fault.
+const CALM_AFTER_FAULT: Duration = Duration::from_millis(2_600);
 
 /// A fault that is applied for a while and then removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +127,10 @@ pub fn run(seed: u64) -> (History, Vec<String>) {
         );
         schedule.push(deployment.go_through(&together, &mut random));
     }
+    for replica in 0..REPLICAS {
+        deployment.change_override(replica);
+        std::thread::sleep(CALM);
+    }
     deployment.shared.over.store(true, Ordering::SeqCst);
     for caller in callers {
         deployment
@@ -119,6 +147,10 @@ struct Deployment {
     /// The server at each index; `None` while it is killed. It stands before the proxies and Redis, which it uses, because fields
     /// are dropped in their order.
     servers: Vec<Option<Server>>,
+    /// The admin service of each.
+    admins: Vec<Option<AdminServiceClient<Channel>>>,
+    /// Where their admin sockets are.
+    folder: tempfile::TempDir,
     /// Number of servers started so far. It gives each its `life`.
     lives: usize,
     proxies: Vec<Proxy>,
@@ -150,6 +182,8 @@ impl Deployment {
             history,
             shared,
             servers,
+            admins: vec![None; REPLICAS],
+            folder: tempfile::tempdir().unwrap(),
             lives: 0,
             proxies,
             redis,
@@ -161,7 +195,11 @@ impl Deployment {
 
     /// Starts a replica on a new port, so that a client of the one before it cannot reach it by mistake.
     fn start_replica(&mut self, replica: usize) {
-        let server = Server::start(&config(), &["--store", &self.proxies[replica].url()]);
+        let socket = self.folder.path().join(format!("{}.sock", self.lives));
+        let listen = format!("listen.admin=unix:{}", socket.display());
+        let store = self.proxies[replica].url();
+        let server = Server::start(&config(), &["--store", &store, "--set", &listen]);
+        self.admins[replica] = Some(self.runtime.block_on(admin_at(&socket)));
         let clients = (0..WORKERS)
             .map(|_| Client::new(self.runtime.block_on(channel_to(&server.address))))
             .collect();
@@ -176,20 +214,75 @@ impl Deployment {
     /// Applies one or two faults, removes them, and waits until the store decides again. Returns what was done, in words.
     fn go_through(&mut self, faults: &[Fault], random: &mut Random) -> String {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        self.change_override(random.below(REPLICAS as u64) as usize);
         pass(random.below(400));
         let (replica, lasts_ms, lag_ms) = (
             random.below(REPLICAS as u64) as usize,
             50 + random.below(450),
             5 + random.below(40),
         );
+        let from_us = now_us();
         faults
             .iter()
             .for_each(|fault| self.strike(*fault, replica, lag_ms));
+        let other = (replica + 1) % REPLICAS;
+        if random.below(4) == 0 {
+            self.change_override(other);
+        }
         pass(lasts_ms);
         faults.iter().for_each(|fault| self.heal(*fault, replica));
         self.wait_until_well();
+        self.history.faults.push((from_us, now_us()));
+        if faults.contains(&Fault::RedisKilled) {
+            // It came back empty, and gets the overrides back.
+            std::thread::sleep(CALM_AFTER_FAULT);
+        }
         pass(random.below(400));
         format!("{faults:?} for {lasts_ms} ms, replica {replica}, lag {lag_ms} ms")
+    }
+
+    /// Sets the override to the next of [`USE_PLANS`], or deletes it, by this replica. Under a fault it may not be confirmed.
+    fn change_override(&mut self, replica: usize) {
+        let use_plan = USE_PLANS[self.history.changes.len() % USE_PLANS.len()];
+        let mut admin = self.admins[replica].clone().unwrap();
+        let life = self.shared.replicas.lock().unwrap()[replica]
+            .as_ref()
+            .unwrap()
+            .life;
+        let (plan, prefix) = (OVERRIDDEN_PLAN.to_owned(), load::OVERRIDDEN.to_owned());
+        let sent_us = now_us();
+        let changed = self.runtime.block_on(async {
+            let Some(use_plan) = use_plan else {
+                let request = pb::DeleteOverrideRequest {
+                    plan,
+                    subject: Some(pb::delete_override_request::Subject::KeyPrefix(prefix)),
+                    if_version: None,
+                };
+                return admin.delete_override(request).await.map(drop);
+            };
+            let entry = pb::PlanOverride {
+                plan,
+                subject: Some(Subject::KeyPrefix(prefix)),
+                effect: Some(Effect::UsePlan(use_plan.to_owned())),
+                ..Default::default()
+            };
+            let request = pb::SetOverrideRequest {
+                entry: Some(entry),
+                ..Default::default()
+            };
+            admin.set_override(request).await.map(drop)
+        });
+        if let Err(refused) = &changed {
+            assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+            println!("life {life}: {}", refused.message());
+        }
+        self.history.changes.push(Change {
+            plan: OVERRIDDEN_PLAN.to_owned(),
+            use_plan: use_plan.map(str::to_owned),
+            life,
+            sent_us,
+            answered_us: changed.is_ok().then(now_us),
+        });
     }
 
     fn strike(&mut self, fault: Fault, replica: usize, lag_ms: u64) {

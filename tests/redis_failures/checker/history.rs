@@ -18,14 +18,23 @@ pub struct History {
     pub losses: Vec<Loss>,
     /// When replicas were killed, by their `life`.
     pub ends_us: BTreeMap<usize, u64>,
+    /// Changes of the overrides, in their order.
+    pub changes: Vec<Change>,
+    /// When replicas may not have learned of changes: from when to when a fault lasted, in order.
+    pub faults: Vec<(u64, u64)>,
 }
 
 /// One request. Requests of one batch have the same `life`, `batch` and times. They are decided in the order of `index`.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub key: String,
+    /// The plan that was asked for.
     pub plan: String,
     pub cost: u64,
+    /// Its cost and the costs of those before it that count for the same subject in its joint decision.
+    pub tested: u64,
+    /// What its joint decision said as a whole, if it was a request of one.
+    pub joint: Option<Joint>,
     /// Number of the server process that was asked. A replica that is started again has another, and no memory of the one before.
     pub life: usize,
     pub batch: usize,
@@ -41,7 +50,11 @@ pub struct Answer {
     pub allowed: bool,
     pub outcome: Outcome,
     pub by: DecidedBy,
-    /// One for each limit of the plan, in its order; empty if no state was read.
+    /// The plan that decided, if it is another one than the plan that was asked for.
+    pub plan: Option<String>,
+    /// Time until the call could pass by all limits of the plan.
+    pub retry_us: Option<u64>,
+    /// One for each limit of the plan that decided, in its order; empty if no state was read.
     pub limits: Vec<Status>,
 }
 
@@ -50,6 +63,29 @@ pub struct Status {
     pub remaining: u64,
     pub retry_us: Option<u64>,
     pub reset_us: u64,
+}
+
+/// The answer to a joint decision as a whole; `None` if there was none.
+pub type Joint = Option<Whole>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Whole {
+    pub allowed: bool,
+    pub outcome: Outcome,
+    pub retry_us: Option<u64>,
+}
+
+/// A change of the one override that a plan has, which all keys of the plan fall under.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub plan: String,
+    /// What decides from then on; `None` if the override is deleted.
+    pub use_plan: Option<String>,
+    /// The server process that was asked.
+    pub life: usize,
+    pub sent_us: u64,
+    /// When it was confirmed; `None` if it may have been made or not.
+    pub answered_us: Option<u64>,
 }
 
 /// Redis was killed between these times and lost its data. After `to_us` it begins empty.
@@ -92,6 +128,32 @@ impl Call {
     }
 }
 
+impl Call {
+    /// The plan that decided, if there was an answer.
+    pub fn decided_by_plan(&self) -> Option<&str> {
+        let answer = self.fate.as_ref().ok()?;
+        Some(answer.plan.as_deref().unwrap_or(&self.plan))
+    }
+
+    /// The plans by which it may have been charged.
+    pub fn plans<'a>(&'a self, history: &'a History) -> Vec<&'a str> {
+        if let Some(plan) = self.decided_by_plan() {
+            return vec![plan];
+        }
+        let changes = history
+            .changes
+            .iter()
+            .filter(|change| change.plan == self.plan);
+        let mut plans: Vec<&str> = changes
+            .filter_map(|change| change.use_plan.as_deref())
+            .collect();
+        plans.push(&self.plan);
+        plans.sort_unstable();
+        plans.dedup();
+        plans
+    }
+}
+
 impl History {
     /// Whether Redis may have lost its data between these times.
     pub fn lost_within(&self, from_us: u64, to_us: u64) -> bool {
@@ -124,6 +186,10 @@ pub enum Rule {
     Policy,
     /// A call failed although its replica was not killed.
     Failed,
+    /// Requests of a joint decision were not decided as one.
+    Joint,
+    /// Another plan decided than the overrides say.
+    Override,
 }
 
 impl Violation {

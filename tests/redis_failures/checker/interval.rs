@@ -79,7 +79,7 @@ pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
             full_us.max(*at_us) + cost * limit.emission_us()
         });
         let debt_us = full_at_us.saturating_sub(denied.sent_us);
-        return debt_us + denied.cost * limit.emission_us() > limit.tolerance_us();
+        return debt_us + denied.tested * limit.emission_us() > limit.tolerance_us();
     }
     let reach_us = match limit.algorithm() {
         Algorithm::SlidingCounter => 2 * limit.window_us(),
@@ -90,7 +90,7 @@ pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
         .filter(|charge| latest_us(charge) + reach_us > denied.sent_us)
         .map(|charge| charge.call.cost)
         .sum();
-    used + denied.cost > limit.quota()
+    used + denied.tested > limit.quota()
 }
 
 /// Describes a reading that shows fewer used units than were surely charged before it and still counted.
@@ -105,6 +105,8 @@ pub fn forgotten(
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
             (call.answered_us + 1).saturating_sub(limit.window_us())
         }
+        // Nothing is counted: a window that begins with a request may have ended just now.
+        Algorithm::FixedWindow { .. } if status.reset_us == 0 => return None,
         // The answer gives the end of the window, and so its start.
         Algorithm::FixedWindow { .. } => {
             (call.answered_us + status.reset_us).saturating_sub(limit.window_us())

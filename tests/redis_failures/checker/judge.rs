@@ -7,21 +7,23 @@ use tollgate::plan::{OnStoreFailure, Plan};
 
 use super::history::{Answer, Call, History, Rule, Violation};
 use super::interval::{self, Charge};
-use super::serial;
+use super::{joint, overrides, serial};
 
 pub fn check(history: &History) -> Vec<Violation> {
     let mut by_key: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
     for call in &history.calls {
-        by_key
-            .entry((&call.plan, &call.key))
-            .or_default()
-            .push(call);
+        for plan in call.plans(history) {
+            by_key.entry((plan, &call.key)).or_default().push(call);
+        }
     }
+    let decided = |call: &Call| &history.plans[call.decided_by_plan().unwrap_or(&call.plan)];
     let mut violations: Vec<Violation> = history
         .calls
         .iter()
-        .filter_map(|call| policy(history, &history.plans[&call.plan], call))
+        .filter_map(|call| policy(history, decided(call), call))
         .collect();
+    violations.extend(joint::check(history));
+    violations.extend(overrides::check(history));
     for ((name, _), mut calls) in by_key {
         let plan = &history.plans[name];
         calls.sort_by_key(|call| call.sent_us);
@@ -54,9 +56,10 @@ fn policy(history: &History, plan: &Plan, call: &Call) -> Option<Violation> {
     let never_fits = plan
         .limits()
         .iter()
-        .any(|limit| call.cost > limit.capacity());
+        .any(|limit| call.tested > limit.capacity());
     let fine = answer.allowed == (answer.outcome == Outcome::Allowed)
         && (answer.outcome == Outcome::NeverFits) == never_fits
+        && (answer.outcome != Outcome::OtherDenied || call.joint.is_some())
         && may_answer(plan.on_store_failure, answer);
     (!fine).then(|| {
         Violation::new(
@@ -68,12 +71,14 @@ fn policy(history: &History, plan: &Plan, call: &Call) -> Option<Violation> {
 }
 
 fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
+    let passes = matches!(answer.outcome, Outcome::Allowed | Outcome::OtherDenied);
     match answer.by {
-        DecidedBy::Plan => answer.outcome == Outcome::NeverFits,
+        // Without the store, requests beside one that never fits have no numbers.
+        DecidedBy::Plan => matches!(answer.outcome, Outcome::NeverFits | Outcome::OtherDenied),
         DecidedBy::Store => answer.outcome != Outcome::NeverFits,
-        DecidedBy::DenyCache => answer.outcome == Outcome::Denied,
+        DecidedBy::DenyCache => matches!(answer.outcome, Outcome::Denied | Outcome::OtherDenied),
         DecidedBy::LocalFallback => on_store_failure == OnStoreFailure::Local,
-        DecidedBy::FailOpen => on_store_failure == OnStoreFailure::Allow && answer.allowed,
+        DecidedBy::FailOpen => on_store_failure == OnStoreFailure::Allow && passes,
         DecidedBy::FailClosed => on_store_failure == OnStoreFailure::Deny && !answer.allowed,
     }
 }
@@ -125,7 +130,7 @@ fn local(share: &Plan, calls: &[&Call]) -> Vec<Violation> {
             share
                 .limits()
                 .iter()
-                .all(|limit| call.cost <= limit.capacity())
+                .all(|limit| call.tested <= limit.capacity())
         };
         bounds(&alone, share, &charges, &calls, |call| {
             call.denied_by(DecidedBy::LocalFallback) && fits(call)

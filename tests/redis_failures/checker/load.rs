@@ -10,7 +10,8 @@ use tollgate::decision::{DecidedBy, Outcome};
 use tollgate::grpc::pb::{self, should_allow_result::Result as Inner};
 use tonic::Status as Refused;
 
-use super::history::{Answer, Call, Status};
+use super::deployment;
+use super::history::{Answer, Call, Joint, Status, Whole};
 use crate::support::history::Random;
 use crate::support::server::{Client, PATIENCE};
 
@@ -21,6 +22,15 @@ const KEYS: u64 = 2;
 const PAUSE: Duration = Duration::from_millis(8);
 /// Calls that a caller sometimes makes at the same time, so that the batcher puts them into one script call.
 const BURST: usize = 4;
+/// Keys of the plan that has an override begin so, and no others.
+pub const OVERRIDDEN: &str = "o";
+
+/// How several requests are sent in one call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Together {
+    Batch,
+    Joint,
+}
 
 /// A replica that runs.
 #[derive(Clone)]
@@ -79,12 +89,11 @@ pub async fn call(shared: Arc<Shared>, mut random: Random) -> Vec<Call> {
         let plan = random.pick(&shared.plans).clone();
         let several = if random.below(6) == 0 { BURST } else { 1 };
         let asked = (0..several).map(|_| {
-            ask(
-                &shared,
-                &replica,
-                requests(&shared, &plan, &mut random),
-                &mut random,
-            )
+            let (together, requests) = match random.below(4) {
+                0 => (Together::Joint, joint_requests(&shared, &plan, &mut random)),
+                _ => (Together::Batch, requests(&shared, &plan, &mut random)),
+            };
+            ask(&shared, &replica, together, requests, &mut random)
         });
         let asked: Vec<_> = asked.map(tokio::spawn).collect();
         for answered in asked {
@@ -101,10 +110,32 @@ pub async fn call(shared: Arc<Shared>, mut random: Random) -> Vec<Call> {
 
 /// One to three requests by one plan.
 fn requests(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldAllowRequest> {
-    let generation = shared.generation.load(Ordering::SeqCst);
     let count = [1, 1, 1, 2, 3][random.below(5) as usize];
-    let request = |_| pb::ShouldAllowRequest {
-        key: format!("{generation} {}", random.below(KEYS)),
+    (0..count).map(|_| request(shared, plan, random)).collect()
+}
+
+/// One to three requests by this plan and others. Some are twice of one key.
+fn joint_requests(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldAllowRequest> {
+    let mut requests = vec![request(shared, plan, random)];
+    for _ in 0..[0, 1, 1, 2][random.below(4) as usize] {
+        let plan = match random.below(4) {
+            0 => plan,
+            _ => random.pick(&shared.plans),
+        };
+        requests.push(request(shared, plan, random));
+    }
+    requests
+}
+
+fn request(shared: &Shared, plan: &str, random: &mut Random) -> pb::ShouldAllowRequest {
+    let generation = shared.generation.load(Ordering::SeqCst);
+    let prefix = if plan == deployment::OVERRIDDEN_PLAN {
+        OVERRIDDEN
+    } else {
+        ""
+    };
+    pb::ShouldAllowRequest {
+        key: format!("{prefix}{generation} {}", random.below(KEYS)),
         plan: plan.to_owned(),
         // Sometimes a cost above every capacity.
         cost: Some(if random.below(100) == 0 {
@@ -115,14 +146,14 @@ fn requests(shared: &Shared, plan: &str, random: &mut Random) -> Vec<pb::ShouldA
         detailed: true,
         http_headers: false,
         ..Default::default()
-    };
-    (0..count).map(request).collect()
+    }
 }
 
 /// Sends the requests in one call, and records them with their answers.
 fn ask(
     shared: &Arc<Shared>,
     replica: &LiveReplica,
+    together: Together,
     requests: Vec<pb::ShouldAllowRequest>,
     random: &mut Random,
 ) -> impl Future<Output = Vec<Call>> + use<> {
@@ -134,14 +165,23 @@ fn ask(
     let batch = shared.batches.fetch_add(1, Ordering::SeqCst) as usize;
     async move {
         let sent_us = now_us();
-        let fates = fates(&mut client, &requests).await;
+        let (joint, fates) = match together {
+            Together::Batch => (None, fates(&mut client, &requests).await),
+            Together::Joint => {
+                let (joint, fates) = joint_fates(&mut client, &requests).await;
+                (Some(joint), fates)
+            }
+        };
         let answered_us = now_us();
+        let sums = sums(&requests, together);
         let call = |(index, (request, fate)): (usize, (pb::ShouldAllowRequest, _))| {
             let (key, plan, cost) = (request.key, request.plan, request.cost.unwrap());
             Call {
                 key,
                 plan,
                 cost,
+                tested: sums[index],
+                joint,
                 life,
                 batch,
                 index,
@@ -162,12 +202,56 @@ fn ask(
     }
 }
 
+/// What each request is tested with. Requests of a batch know nothing of each other.
+fn sums(requests: &[pb::ShouldAllowRequest], together: Together) -> Vec<u64> {
+    let sum = |(index, request): (usize, &pb::ShouldAllowRequest)| {
+        let same = |other: &&pb::ShouldAllowRequest| {
+            together == Together::Joint
+                && (&other.plan, &other.key) == (&request.plan, &request.key)
+        };
+        let before = requests[..index].iter().filter(same);
+        let units: u64 = before.map(|other| other.cost.unwrap()).sum();
+        units + request.cost.unwrap()
+    };
+    requests.iter().enumerate().map(sum).collect()
+}
+
+/// The answer to a joint decision as a whole, and to each of its requests; or its error.
+async fn joint_fates(
+    client: &mut Client,
+    requests: &[pb::ShouldAllowRequest],
+) -> (Joint, Vec<Result<Answer, String>>) {
+    let joint = pb::ShouldAllowJointRequest {
+        requests: requests.to_vec(),
+        ..Default::default()
+    };
+    match client.should_allow_joint(joint).await {
+        Ok(answer) => {
+            let answer = answer.into_inner();
+            let whole = Whole {
+                allowed: answer.allowed,
+                outcome: Outcome::ALL[answer.outcome as usize - 1],
+                retry_us: answer.retry_after.as_ref().map(microseconds),
+            };
+            let answers = answer
+                .responses
+                .iter()
+                .map(|response| Ok(answer_of(response)));
+            (Some(whole), answers.collect())
+        }
+        Err(refused) => (None, vec![Err(told(refused)); requests.len()]),
+    }
+}
+
+fn told(refused: Refused) -> String {
+    format!("{:?} {}", refused.code(), refused.message())
+}
+
 /// The answer to each request, or its error.
 async fn fates(
     client: &mut Client,
     requests: &[pb::ShouldAllowRequest],
 ) -> Vec<Result<Answer, String>> {
-    let told = |refused: Refused| format!("{:?} {}", refused.code(), refused.message());
     if let [one] = requests {
         return vec![
             client
@@ -211,6 +295,8 @@ fn answer_of(answer: &pb::ShouldAllowResponse) -> Answer {
         allowed: answer.allowed,
         outcome,
         by,
+        plan: Some(answer.plan.clone()).filter(|plan| !plan.is_empty()),
+        retry_us: answer.retry_after.as_ref().map(microseconds),
         limits: answer.limits.iter().map(status).collect(),
     }
 }

@@ -5,8 +5,8 @@
 //! was made. A plan's limits are decided together, so one witness is enough. Its quota may be one that is never reached. Units in
 //! its count that no answer granted must have been charged by calls whose answers were lost.
 
-use tollgate::decision::DecidedBy;
-use tollgate::plan::{Algorithm, Anchor, Limit, Plan};
+use tollgate::decision::{DecidedBy, Outcome};
+use tollgate::plan::{Algorithm, Anchor, Plan};
 
 use super::history::{Answer, Call, History, Rule, Violation};
 use super::model::{Model, Range};
@@ -54,7 +54,7 @@ pub fn check(history: &History, plan: &Plan, witness: usize, calls: &[&Call]) ->
             }
             continue;
         };
-        match place(history, &plan.limits()[witness], witness, call, answer) {
+        match place(history, plan, witness, call, answer) {
             Places::None => violations.push(Violation::new(
                 Rule::Time,
                 call,
@@ -86,22 +86,34 @@ pub fn check(history: &History, plan: &Plan, witness: usize, calls: &[&Call]) ->
     violations
 }
 
+/// When the store made this decision, if that is known: of one call of a plan that has a witness.
+pub fn decided_at_us(history: &History, call: &Call) -> Option<u64> {
+    let plan = &history.plans[call.decided_by_plan()?];
+    match place(history, plan, witness(plan)?, call, call.stored()?) {
+        Places::One(place) => Some(place.at_us),
+        Places::None | Places::Several => None,
+    }
+}
+
 enum Places {
     None,
     One(Place),
-    /// The call took longer than the witness's window, so several places are possible.
+    /// The call took longer than the witness's window, or the answer tells no time, so several places are possible.
     Several,
 }
 
-fn place(history: &History, limit: &Limit, witness: usize, call: &Call, answer: &Answer) -> Places {
+fn place(history: &History, plan: &Plan, witness: usize, call: &Call, answer: &Answer) -> Places {
+    let limit = &plan.limits()[witness];
     let window_us = limit.window_us();
-    let Some(status) = answer
-        .limits
-        .get(witness)
-        .filter(|status| (1..=window_us).contains(&status.reset_us))
-    else {
+    let Some(status) = answer.limits.get(witness) else {
         return Places::None;
     };
+    if status.reset_us == 0 && !answer.allowed && status.remaining == limit.quota() {
+        // Nothing is counted, and so no time is told. Only another request of a joint decision can have denied it.
+        return Places::Several;
+    } else if !(1..=window_us).contains(&status.reset_us) {
+        return Places::None;
+    }
     let into_us = window_us - status.reset_us;
     // The first time with this distance to the end of a window that is not before the call was sent.
     let at_us = call.sent_us + (window_us + into_us - call.sent_us % window_us) % window_us;
@@ -271,6 +283,7 @@ impl<'a> Replay<'a> {
     /// Checks that the decision was granted or denied as usage says, and charges it.
     fn judge_outcome(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
         let (now_us, cost) = (event.place.at_us, event.call.cost);
+        let tested = event.call.tested;
         if event.place.granted {
             for model in &mut self.models {
                 if !model.may_pass(now_us, cost) {
@@ -283,7 +296,20 @@ impl<'a> Replay<'a> {
                 }
                 model.charge(Range::exactly(now_us), cost);
             }
-        } else if !self.models.iter().any(|model| model.may_deny(now_us, cost)) {
+        } else if event.answer.outcome == Outcome::OtherDenied {
+            if !self
+                .models
+                .iter()
+                .all(|model| model.may_pass(now_us, tested))
+            {
+                let why = "it could not pass, whatever the others";
+                violations.push(Violation::new(Rule::Joint, event.call, why));
+            }
+        } else if !self
+            .models
+            .iter()
+            .any(|model| model.may_deny(now_us, tested))
+        {
             let used: Vec<_> = self
                 .models
                 .iter()
@@ -296,7 +322,7 @@ impl<'a> Replay<'a> {
 
     /// Compares what was told of each limit with its model, which then learns from it.
     fn judge_readings(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
-        let (now_us, cost) = (event.place.at_us, event.call.cost);
+        let (now_us, cost) = (event.place.at_us, event.call.tested);
         let mut add = |why: String| {
             violations.push(Violation::new(Rule::Reading, event.call, why));
         };
@@ -338,7 +364,8 @@ impl<'a> Replay<'a> {
         self.cached.retain(|call| {
             let within = call.sent_us <= until_us && call.answered_us >= from_us;
             let at_us = call.sent_us.max(from_us);
-            !(within && (unseen || models.iter().any(|model| model.may_deny(at_us, call.cost))))
+            let cost = call.tested;
+            !(within && (unseen || models.iter().any(|model| model.may_deny(at_us, cost))))
         });
     }
 
