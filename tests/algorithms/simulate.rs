@@ -287,7 +287,7 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
         let variants = plans.clone().map(|plan| vec![(plan, Spacing::AsStamped)]);
-        assert_eq!(components(&variants), [0, 0, 2]);
+        assert_eq!(components(&variants, &[]), [0, 0, 2]);
         let (mut replay, mut expected) = (Replay::new(&variants, 100, usize::MAX), 0);
         for (at_us, key, cost) in requests(&mut random) {
             let plan = usize::try_from(random.below(3)).unwrap();

@@ -2,6 +2,7 @@
 
 mod calendar;
 mod logs;
+mod overrides;
 mod reports;
 
 use std::path::PathBuf;

@@ -88,6 +88,8 @@ struct Setup {
     /// Each plan as every variant has it.
     plans: Vec<Vec<(Arc<Plan>, Spacing)>>,
     variants: Vec<VariantName>,
+    /// For each variant, all plans of its config, with the overrides.
+    configs: Vec<PlanSet>,
     /// Index of the plan for names that are not in `names`.
     default: Option<usize>,
     keys_max: usize,
@@ -194,6 +196,7 @@ fn setup(
         names: Vec::new(),
         plans: Vec::new(),
         variants: Vec::new(),
+        configs: Vec::new(),
         default: None,
         keys_max: 0,
     };
@@ -208,6 +211,8 @@ fn setup(
             .collect::<Vec<_>>()
     };
     setup.variants = configs.iter().flat_map(variants).collect();
+    let plans = |(_, plans): &(String, PlanSet)| vec![plans.clone(); spacings.len()];
+    setup.configs = configs.iter().flat_map(plans).collect();
     let names = match reader.reads_plans() {
         true => configs
             .iter()

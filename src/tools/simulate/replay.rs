@@ -6,6 +6,7 @@
 
 mod bucket_need;
 mod counters;
+mod overridden;
 mod packed;
 mod shared;
 mod variant;
@@ -21,8 +22,9 @@ pub use variant::{NEED_UNKNOWN, Variant};
 pub use worst::WORST_MAX;
 
 use super::order::Event;
+use overridden::FileOverrides;
 use shared::SharedCounters;
-use tollgate_core::plan::Plan;
+use tollgate_core::plan::{Plan, PlanSet};
 
 /// Microseconds of an hour.
 pub const HOUR_US: u64 = 3_600_000_000;
@@ -46,6 +48,8 @@ pub struct Replay {
     pub(super) plans: Vec<PlanReplay>,
     /// For each variant, counters of keys that several plans count together.
     shared: Vec<SharedCounters>,
+    /// For each variant, the overrides of its config.
+    overrides: Vec<Option<FileOverrides>>,
     pub(super) hours: Hours,
     /// Most keys that are held.
     keys_max: usize,
@@ -117,6 +121,7 @@ impl Replay {
         Self {
             plans,
             shared,
+            overrides: (0..variants).map(|_| None).collect(),
             hours,
             keys_max,
             keys: 0,
@@ -125,6 +130,27 @@ impl Replay {
             sweep_at: GARBAGE_BYTES,
             bytes_max,
         }
+    }
+
+    /// The same, with the overrides of each variant's config. Nothing is replayed yet.
+    pub fn with_overrides(mut self, configs: &[PlanSet]) -> Self {
+        for (variant, config) in configs.iter().enumerate().take(self.overrides.len()) {
+            let of_plan = |(index, plan): (usize, &PlanReplay)| {
+                (plan.variants[variant].plan.counts_as.clone(), index)
+            };
+            // Of plans that count together, the first, as in `groups`.
+            let groups = self.plans.iter().enumerate().rev().map(of_plan).collect();
+            let overrides = FileOverrides::new(config, groups, self.plans.len());
+            if let Some(overrides) = &overrides {
+                let variants = self
+                    .plans
+                    .iter_mut()
+                    .map(|plan| &mut plan.variants[variant]);
+                variants.for_each(|variant| variant.take_up(overrides));
+            }
+            self.overrides[variant] = overrides;
+        }
+        self
     }
 
     /// Decides one request in all variants. Times must not step back. The text of the key is kept only when it is among the worst.
@@ -138,18 +164,27 @@ impl Replay {
             self.beyond += 1;
             return Ok(());
         };
-        self.keys += plan.requests.len() - known;
+        let is_new = plan.requests.len() > known;
+        self.keys += usize::from(is_new);
         plan.requests[index] = plan.requests[index].saturating_add(1);
         let hour = self.hours.row(event.at_us);
         hour.requests += 1;
-        for ((variant, denied), shared) in plan
+        for (((variant, denied), shared), overrides) in plan
             .variants
             .iter_mut()
             .zip(&mut hour.denied)
             .zip(&mut self.shared)
+            .zip(&mut self.overrides)
         {
             let before = variant.bytes() + shared.bytes;
-            *denied += u64::from(variant.denies(index, event, key, shared));
+            let decider = overrides.as_mut().and_then(|overrides| {
+                overrides.expire(event.at_us);
+                if is_new && overrides.are_for(key) {
+                    variant.overridden.insert(index);
+                }
+                variant.decider(index, key, overrides)
+            });
+            *denied += u64::from(variant.denies(index, event, key, (decider, shared)));
             self.bytes = (self.bytes + variant.bytes() + shared.bytes).saturating_sub(before);
         }
         if self.bytes > self.sweep_at {
@@ -191,25 +226,34 @@ fn groups(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> HashMap<(usize, &str), (usize,
     groups
 }
 
-/// For each plan, a number that it shares with all plans whose requests for a key may count together in some variant.
-pub fn components(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> Vec<usize> {
+/// For each plan, a number that it shares with all plans whose requests for a key may count together in some variant, be it by an
+/// override. `configs` has the plans of each variant's config with their overrides; without any, it may be empty.
+pub fn components(plans: &[Vec<(Arc<Plan>, Spacing)>], configs: &[PlanSet]) -> Vec<usize> {
     let mut components: Vec<usize> = (0..plans.len()).collect();
-    let groups = groups(plans);
+    // The first plan that is counted so in a variant.
+    let mut firsts: HashMap<(usize, Arc<str>), usize> = HashMap::new();
+    let targets: Vec<_> = configs.iter().map(overridden::targets).collect();
     for (index, of) in plans.iter().enumerate() {
         for (variant, (plan, _)) in of.iter().enumerate() {
-            let first = groups
-                .get(&(variant, &*plan.counts_as))
-                .map_or(index, |(first, _)| *first);
-            let (from, to) = (components[index], components[first]);
-            if from != to {
-                components
-                    .iter_mut()
-                    .filter(|component| **component == from)
-                    .for_each(|component| *component = to);
+            let targets = targets.get(variant).into_iter().flatten();
+            let others = targets.filter(|(name, _)| *name == plan.name);
+            let others = others.map(|(_, other)| other.counts_as.clone());
+            for counts_as in std::iter::once(plan.counts_as.clone()).chain(others) {
+                let first = *firsts.entry((variant, counts_as)).or_insert(index);
+                join(&mut components, index, first);
             }
         }
     }
     components
+}
+
+/// Gives the component of one plan, and all that have it, the number of another plan's.
+fn join(components: &mut [usize], plan: usize, other: usize) {
+    let (from, to) = (components[plan], components[other]);
+    components
+        .iter_mut()
+        .filter(|component| **component == from)
+        .for_each(|component| *component = to);
 }
 
 impl PlanReplay {

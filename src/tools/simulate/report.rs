@@ -81,6 +81,8 @@ pub struct Report {
     pub keys: u64,
     /// Keys of which at least one request was denied.
     pub keys_denied: Vec<u64>,
+    /// Requests that an override of the config decided.
+    pub overridden: Vec<u64>,
     /// The plans that decided requests.
     pub plans: Vec<PlanReport>,
     /// The keys with the most denials.
@@ -155,6 +157,11 @@ impl Report {
                 .map(|variant| variant.denied.iter().filter(|denied| **denied > 0).count() as u64)
                 .sum()
         };
+        let overridden = |variant: usize| {
+            let plans = parts.iter().flat_map(|part| &part.plans);
+            let variants = plans.filter_map(|plan| plan.variants.get(variant));
+            variants.map(|variant| variant.decided_by_overrides).sum()
+        };
         Self {
             requests: sum(&|row| row.requests),
             beyond: parts.iter().map(|part| part.beyond).sum(),
@@ -163,6 +170,7 @@ impl Report {
                 .collect(),
             keys: plans.iter().map(|plan| plan.keys).sum(),
             keys_denied: (0..variants.len()).map(keys_denied).collect(),
+            overridden: (0..variants.len()).map(overridden).collect(),
             worst: worst(parts, names),
             plans,
             hours,
@@ -337,10 +345,11 @@ fn limits_of(variants: &[&Variant]) -> Vec<LimitReport> {
     };
     let count = plan.limits().len();
     let report = |(index, limit): (usize, &Limit)| {
-        let needs = variants
-            .iter()
-            .flat_map(|variant| variant.needs.iter().skip(index).step_by(count))
-            .copied();
+        let needs = variants.iter().flat_map(|variant| {
+            let by_key = variant.needs.iter().skip(index).step_by(count).enumerate();
+            let own = by_key.filter(|(key, _)| !variant.overridden.contains(key));
+            own.map(|(_, need)| *need)
+        });
         let (smallest, keys_denied_then) = smallest(needs.collect());
         LimitReport {
             limit: limit.clone(),

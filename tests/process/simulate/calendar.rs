@@ -39,3 +39,60 @@ fn a_month_of_another_zone_denies_other_requests() {
         );
     }
 }
+
+/// When months begin by the clocks of two zones, from September to December 2027, in seconds since 1970. By hand: Berlin goes back on
+/// 31 October, New York on 7 November.
+const MONTHS: [(&str, [i64; 4]); 2] = [
+    // 31 August 22:00, 30 September 22:00, 31 October 23:00 and 30 November 23:00 in UTC.
+    (
+        "Europe/Berlin",
+        [1_819_749_600, 1_822_341_600, 1_825_023_600, 1_827_615_600],
+    ),
+    // The 1st of each month, 04:00, 04:00, 04:00 and 05:00 in UTC.
+    (
+        "America/New_York",
+        [1_819_771_200, 1_822_363_200, 1_825_041_600, 1_827_637_200],
+    ),
+];
+
+/// Two and a half months of three clients, whose months are counted here by their edges.
+#[test]
+fn months_of_two_zones_deny_what_a_count_by_their_edges_does() {
+    const QUOTA: usize = 900;
+    let folder = Folder::new();
+    let (first, last) = (MONTHS[0].1[0], MONTHS[1].1[3]);
+    // Each asks every so many seconds. The last of them also asks at each edge, and a second before.
+    let edges = MONTHS.iter().flat_map(|(_, edges)| edges);
+    let edges = edges.flat_map(|edge| [edge - 1, *edge]);
+    let mut requests: Vec<(i64, &str)> = edges.map(|at| (at, "c")).collect();
+    for (client, step) in [("a", 2_221), ("b", 3_301), ("c", 1_811)] {
+        let times = (first..last).step_by(step);
+        requests.extend(times.map(|at| (at, client)));
+    }
+    requests.retain(|(at, _)| (first..last).contains(at));
+    requests.sort_unstable();
+    let lines = requests.iter();
+    let lines = lines.map(|(at, client)| format!("{{\"time\": {at}, \"key\": \"{client}\"}}\n"));
+    folder.put("access.log", lines.collect::<String>().as_bytes());
+    for (zone, edges) in MONTHS {
+        let mut counts = std::collections::BTreeMap::<_, usize>::new();
+        for (at, client) in &requests {
+            let month = edges.iter().filter(|edge| *edge <= at).count();
+            *counts.entry((client, month)).or_default() += 1;
+        }
+        let denied: usize = counts
+            .values()
+            .map(|count| count.saturating_sub(QUOTA))
+            .sum();
+        let most = counts.values().max().unwrap();
+        let limit = format!("{{ quota: {QUOTA}, window: month, zone: {zone} }}");
+        let plans = format!("plans: {{ free: {{ limits: [ {limit} ] }} }}\n");
+        folder.put("plans.yaml", plans.as_bytes());
+        let report = folder.json_report(&["--format", "json", "--key", "$key"]);
+        for result in report["results"].as_array().unwrap() {
+            assert!(denied > 1_000, "{denied}");
+            assert_eq!(result["denied"], denied, "{zone}: {report}");
+            assert_eq!(result["plans"][0]["limits"][0]["smallest"], *most, "{zone}");
+        }
+    }
+}

@@ -96,7 +96,8 @@ fn start<'scope>(
             &setup.plans,
             setup.keys_max.div_ceil(count),
             COUNTER_BYTES_MAX / count,
-        );
+        )
+        .with_overrides(&setup.configs);
         let (sender, receiver) = sync_channel(BATCHES_WAITING);
         let thread =
             std::thread::Builder::new().spawn_scoped(scope, move || decide(replay, &receiver));
@@ -157,7 +158,7 @@ impl Names {
         Self {
             indexes: names.zip(0..).collect(),
             default: setup.default,
-            components: components(&setup.plans),
+            components: components(&setup.plans, &setup.configs),
         }
     }
 

@@ -5,7 +5,7 @@
 //! its first denial that is its own count. From then on a second count runs beside it, which denies nothing. A `token_bucket` of
 //! another quota counts otherwise, so its need is found apart; see [`super::bucket_need`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 use super::Spacing;
 use super::bucket_need::{BucketNeed, BucketRule};
 use super::counters::{Counters, States};
+use super::overridden::{Decider, FileOverrides};
 use super::packed::LogCount;
-use super::shared::SharedCounters;
+use super::shared::{SharedCounters, SharedKey};
 use super::worst::Worst;
 use crate::simulate::order::Event;
 use tollgate_core::algorithm::{Mode, State, decide};
@@ -41,6 +42,12 @@ pub struct Variant {
     spacing: Spacing,
     /// The group of plans that count together with this one, if there are others.
     group: Option<usize>,
+    /// The index of the plan in its config, if that has overrides.
+    plan_index: Option<usize>,
+    /// Keys that an override of the config is for, at any time. The report of limits leaves their needs out.
+    pub(in crate::simulate) overridden: HashSet<usize>,
+    /// Requests that an override decided.
+    pub(in crate::simulate) decided_by_overrides: u64,
     /// Each limit with a quota that denies nothing; see `largest`.
     largest: Vec<Limit>,
     /// Of each limit, what it would be at another quota, if it is a `token_bucket`.
@@ -67,6 +74,9 @@ impl Variant {
         Self {
             spacing,
             group,
+            plan_index: None,
+            overridden: HashSet::new(),
+            decided_by_overrides: 0,
             largest: plan.limits().iter().map(largest).collect(),
             buckets: plan.limits().iter().map(BucketRule::for_limit).collect(),
             bucket_needs: Vec::new(),
@@ -96,22 +106,48 @@ impl Variant {
         self.buckets.iter().any(Option::is_some)
     }
 
+    /// Decides by these overrides from now on.
+    pub(super) fn take_up(&mut self, overrides: &FileOverrides) {
+        self.plan_index = overrides.plan_index(&self.plan);
+    }
+
+    /// What decides a key that an override is for; `None` for others.
+    pub(super) fn decider(
+        &self,
+        index: usize,
+        key: &[u8],
+        overrides: &FileOverrides,
+    ) -> Option<Decider> {
+        let is_for = !self.overridden.is_empty() && self.overridden.contains(&index);
+        is_for.then(|| overrides.decider(self.plan_index, &self.plan, key))
+    }
+
     /// Decides a request of the key with this index. Whether it is denied.
     pub(super) fn denies(
         &mut self,
         index: usize,
         event: &Event,
         key: &[u8],
-        shared: &mut SharedCounters,
+        (decider, shared): (Option<Decider>, &mut SharedCounters),
     ) -> bool {
         let now_us = match self.spacing {
             Spacing::AsStamped => event.at_us,
             Spacing::Evenly => event.even_us,
         };
-        let denied = match self.plan.rule {
-            Rule::Unlimited => false,
-            Rule::Blocked => true,
-            Rule::Limits(_) => self.decide(index, (event.hash, shared), now_us, event.cost),
+        let group = decider.as_ref().map(|decider| decider.group);
+        let shared_key = group.or(self.group).map(|group| (group, event.hash));
+        let overridden = decider.filter(|decider| decider.is_overridden);
+        self.decided_by_overrides += u64::from(overridden.is_some());
+        let rule = overridden
+            .as_ref()
+            .map_or(&self.plan, |decider| &decider.plan);
+        let denied = match (&rule.rule, &overridden, shared_key) {
+            (Rule::Unlimited, ..) => false,
+            (Rule::Blocked, ..) => true,
+            (Rule::Limits(_), Some(Decider { plan, .. }), Some(key)) => {
+                overridden_denies(plan, key, shared, (now_us, event.cost))
+            }
+            (Rule::Limits(_), ..) => self.decide(index, (shared_key, shared), now_us, event.cost),
         };
         if denied {
             self.denied[index] = self.denied[index].saturating_add(1);
@@ -123,7 +159,7 @@ impl Variant {
     fn decide(
         &mut self,
         index: usize,
-        (hash, shared): (u64, &mut SharedCounters),
+        (shared_key, shared): (Option<SharedKey>, &mut SharedCounters),
         now_us: u64,
         units: u64,
     ) -> bool {
@@ -136,7 +172,6 @@ impl Variant {
         let plan = self.plan.clone();
         let limits = plan.limits();
         let own = index * limits.len()..(index + 1) * limits.len();
-        let shared_key = self.group.map(|group| (group, hash));
         let mut states: States = match shared_key {
             Some(key) => shared.take(key, limits),
             None => self.counters.take(index, limits),
@@ -261,6 +296,26 @@ impl Variant {
     pub(super) fn bytes(&self) -> usize {
         self.counters.bytes() + self.bytes
     }
+}
+
+/// Decides a request by the plan of an override, whose limits are not those of the report. Whether it is denied.
+fn overridden_denies(
+    plan: &Plan,
+    key: SharedKey,
+    shared: &mut SharedCounters,
+    (now_us, units): (u64, u64),
+) -> bool {
+    let Ok(cost) = Cost::new(units) else {
+        return false;
+    };
+    if plan.never_fits(cost).is_some() {
+        return true;
+    }
+    let limits = plan.limits();
+    let mut states: States = shared.take(key, limits);
+    let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
+    shared.put(key, limits, states);
+    !verdict.fits
 }
 
 impl UnlimitedCounter {

@@ -80,6 +80,7 @@ fn of_variant(report: &Report, variant: usize) -> Value {
         "spacing": spacing,
         "denied": report.denied[variant],
         "keys_denied": report.keys_denied[variant],
+        "overridden": report.overridden[variant],
         "plans": plans.collect::<Vec<_>>(),
     })
 }

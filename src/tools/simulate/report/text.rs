@@ -1,6 +1,7 @@
 //! The report as plain text, for a terminal of 80 columns, with or without colours.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use super::lines::{WIDTH, beginning, end, padded, room_beside, sentence, table};
 use super::{LimitReport, Report, count, limits, percent, spacing_name};
@@ -92,7 +93,29 @@ pub fn remarks(report: &Report) -> Vec<String> {
         .first_unreadable
         .iter()
         .map(|(line, reason)| format!("line {line}: {}", visible(reason)));
-    counted.chain(unreadable).collect()
+    counted
+        .chain(unreadable)
+        .chain(overridden(report))
+        .collect()
+}
+
+/// How many requests overrides decided, for each config.
+fn overridden(report: &Report) -> Vec<String> {
+    let ranges = report.ranges_by_config();
+    let of_config = |variants: &Range<usize>| {
+        let number = report.overridden[variants.start];
+        let config = match ranges.len() {
+            1 => String::new(),
+            _ => format!(" of {}", visible(&report.variants[variants.start].config)),
+        };
+        (number > 0).then(|| {
+            format!(
+                "{} requests are decided by overrides{config}; no quota is suggested by their keys",
+                count(number)
+            )
+        })
+    };
+    ranges.iter().filter_map(of_config).collect()
 }
 
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
