@@ -6,6 +6,7 @@ import express from "express";
 
 const ADDRESS = process.env.TOLLGATE_ADDRESS ?? "127.0.0.1:50051";
 const DEFAULT_PLAN = "free";
+const ORGANISATION_PLAN = "organisation";
 // Above tollgate's store.deadline (25 ms), so that the plan's policy answers when Redis fails.
 const DEADLINE_MS = 50;
 // The start waits so long for tollgate: a request that has to connect first would miss its deadline.
@@ -16,7 +17,7 @@ const UNDECIDED = [grpc.status.UNAVAILABLE, grpc.status.DEADLINE_EXCEEDED];
 const proto = fileURLToPath(new URL("../../proto/tollgate/v1/tollgate.proto", import.meta.url));
 const { RateLimitService } = grpc.loadPackageDefinition(loadSync(proto, { defaults: true })).tollgate.v1;
 const tollgate = new RateLimitService(ADDRESS, grpc.credentials.createInsecure(), {
-  "grpc.enable_retries": 0, // ShouldAllow charges: what is sent again may be charged twice.
+  "grpc.enable_retries": 0, // A decision charges: what is sent again may be charged twice.
   "grpc.client_idle_timeout_ms": 2 ** 31 - 1, // The connection is kept while there are no requests.
   // Finds a tollgate that is back within a second, and one that is gone without a word within 12.
   "grpc.max_reconnect_backoff_ms": 1000,
@@ -35,8 +36,8 @@ function call(method, question, milliseconds, metadata = new grpc.Metadata()) {
 async function limit(request, response, next) {
   const plan = request.get("x-plan") ?? DEFAULT_PLAN;
   try {
-    const question = { key: key(request), plan, httpHeaders: true };
-    const answer = await call("ShouldAllow", question, DEADLINE_MS);
+    const question = { requests: requests(request, plan), httpHeaders: true };
+    const answer = await call("ShouldAllowJoint", question, DEADLINE_MS);
     response.set(answer.httpHeaders);
     if (!answer.allowed) return response.status(429).send("too many requests\n");
   } catch (error) {
@@ -47,6 +48,14 @@ async function limit(request, response, next) {
     letThrough(error);
   }
   next();
+}
+
+// The user, and its organisation if it has one: both pass and are charged, or neither is. The fields of the answer speak of the
+// one that binds. The same shard keeps both counts on one node of a Redis Cluster, so the two are one call there, too.
+function requests(request, plan) {
+  const organisation = request.get("x-organisation");
+  const user = { key: key(request), plan, shard: organisation };
+  return organisation ? [user, { key: organisation, plan: ORGANISATION_PLAN, shard: organisation }] : [user];
 }
 
 // Who is counted. Check the API key before this: each one that is made up has a quota of its own.

@@ -14,8 +14,13 @@ use crate::support::http::{Reply, ask, get};
 use crate::support::server::{PATIENCE, Server};
 
 const QUOTA: u64 = 3;
-const PLANS: &str =
-    "plans: { free: { limits: [ { name: few, quota: 3, window: 1h, algorithm: sliding_log } ] } }";
+const PLANS: &str = "
+plans:
+  free: { limits: [ { name: few, quota: 3, window: 1h, algorithm: sliding_log } ] }
+  organisation: { limits: [ { name: all, quota: 4, window: 1h, algorithm: sliding_log } ] }
+";
+/// The languages whose client decides a user and its organisation together.
+const JOINT: [&str; 1] = ["node"];
 /// Code lines of a client, without imports, comments and blanks.
 const CODE_LINES_MAX: usize = 80;
 /// For commands that download and compile, on a machine that is busy.
@@ -201,6 +206,39 @@ impl Client {
         }
     }
 
+    /// Of a user with 3 requests and an organisation with 4: a denial of the one costs the other nothing.
+    fn assert_organisation_is_charged_with_its_users(&self) {
+        let started = Instant::now();
+        for attempt in 0.. {
+            let before = self.fail_open_count();
+            let organisation = format!("X-Organisation: acme-{attempt}");
+            let ask = |user: &str| {
+                let user = format!("X-Api-Key: {user}-of-{attempt}");
+                let reply = ask(&self.address, "GET", "/api/hello", &[&user, &organisation]);
+                let policy = reply
+                    .header("ratelimit-policy")
+                    .unwrap_or_default()
+                    .to_owned();
+                (reply.status, policy)
+            };
+            let replies: Vec<_> = ["one", "one", "one", "one", "two", "two"].map(ask).into();
+            let alone = self.hello(&format!("X-Api-Key: two-of-{attempt}"));
+            if self.fail_open_count() == before {
+                let statuses: Vec<u16> = replies.iter().map(|(status, _)| *status).collect();
+                assert_eq!(statuses, [200, 200, 200, 429, 200, 429], "{replies:?}");
+                // The user's limit binds, then that of the organisation, of which the user's denial has charged nothing.
+                assert_eq!(replies[3].1, "\"few\";q=3;w=3600");
+                assert_eq!(replies[5].1, "\"all\";q=4;w=3600");
+                // It is another count of this user: it has no shard.
+                return check_reply(0, &alone);
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "no answer in time: {replies:?}"
+            );
+        }
+    }
+
     /// An error other than those two is shown, and logged with the plan.
     fn assert_misspelt_plan_is_shown(&mut self) {
         let started = Instant::now();
@@ -297,11 +335,14 @@ fn check_reply(index: u64, reply: &Reply) {
 }
 
 /// The whole life of a client.
-fn assert_example_works(command: &str, folder: &Path) {
+fn assert_example_works(language: &str, command: &str, folder: &Path) {
     let mut server = Server::start(PLANS, &[]);
     let mut client = Client::start(command, folder, &server.address);
     client.assert_limits_exactly("first");
     client.assert_misspelt_plan_is_shown();
+    if JOINT.contains(&language) {
+        client.assert_organisation_is_charged_with_its_users();
+    }
     server.signal("STOP");
     client.assert_lets_through(2);
     client.assert_held_requests_pass(&mut server);
@@ -341,7 +382,7 @@ fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
     assert!(!clients.is_empty());
     clients
         .iter()
-        .for_each(|command| assert_example_works(command, folder));
+        .for_each(|command| assert_example_works(language, command, folder));
 }
 
 #[test]
