@@ -1,6 +1,8 @@
 //! Configs that are wrong in every way that is known to hurt what reads them, made up from a seed. Shared by the suites and,
 //! by path, by the config's own tests: names nothing of either.
 
+#[path = "hostile/customers.rs"]
+mod customers;
 #[path = "hostile/values.rs"]
 mod values;
 
@@ -50,7 +52,7 @@ impl Dice {
 
 type Make = fn(&mut Dice) -> Vec<u8>;
 
-const KINDS: [(&str, Make); 22] = [
+const KINDS: [(&str, Make); 26] = [
     ("deep nesting", deep),
     ("aliases of aliases", alias_bomb),
     ("odd aliases", odd_aliases),
@@ -73,6 +75,10 @@ const KINDS: [(&str, Make); 22] = [
     ("very many tokens", tokens),
     ("block scalars", block_scalars),
     ("a secret in the wrong place", misplaced_secret),
+    ("calendar windows", customers::calendar),
+    ("overrides", customers::overrides),
+    ("subjects of checks", customers::subjects),
+    ("rules of Envoy", customers::envoy),
 ];
 
 /// The config of this seed; seeds that follow each other go through all kinds.

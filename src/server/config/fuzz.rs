@@ -119,6 +119,83 @@ fn fuzz_edits_of_the_example() {
     ));
 }
 
+/// What the next target edits: a valid config with what companies have for their customers.
+const CUSTOMERS: &str = r#"
+plans:
+  free: { limits: [ { name: minute, quota: 100, window: 1m } ], counts_as: customer }
+  budget: { limits: [ { quota: 1000, window: month, zone: Europe/Berlin, starts: 15 }, { quota: 9, window: week, starts: sunday } ] }
+  address: { limits: [ { name: b, quota: 50, window: 1m, algorithm: token_bucket, burst: 9 } ] }
+overrides:
+  - { plan: free, key: acme, use_plan: budget, expires: "2999-01-01T00:00:00Z", reason: trial }
+  - { plan: address, key_prefix: "eu-", quotas: [ { name: b, quota: 300, burst: 40 } ] }
+check:
+  subjects:
+    - { key: ["header:x-api-key"], plan: ["header:x-plan", "default:free"], cost: ["param:cost"], shard: ["header:x-org"], optional: true }
+    - { key: ["client_address"], plan: ["default:address"] }
+envoy:
+  joint: true
+  domains:
+    edge:
+      unmatched: deny
+      rules:
+        - { descriptor: ["org", "user"], plan: free, key: "{user}", shard: "{org}" }
+"#;
+
+/// Random edits of that config with all words that have a meaning in it.
+#[test]
+fn fuzz_edits_for_customers() {
+    const WORDS: [&str; 44] = [
+        "overrides:",
+        "plan:",
+        "key:",
+        "key_prefix:",
+        "use_plan:",
+        "quotas:",
+        "quota:",
+        "burst:",
+        "name:",
+        "expires:",
+        "reason:",
+        "window:",
+        "zone:",
+        "starts:",
+        "day",
+        "week",
+        "month",
+        "UTC",
+        "Europe/Berlin",
+        "sunday",
+        "28",
+        "29",
+        "check:",
+        "subjects:",
+        "cost:",
+        "shard:",
+        "optional:",
+        "param:peek",
+        "param:u",
+        "client_address",
+        "default:",
+        "envoy:",
+        "joint:",
+        "unmatched:",
+        "true",
+        "{org}",
+        "\"2999-01-01T00:00:00Z\"",
+        "18446744073709551616",
+        "-1",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\n  - ",
+    ];
+    assert!(load(CUSTOMERS.to_owned()).is_ok());
+    fuzz!("customer_edits", Vec<Edit>, |edits: &Vec<Edit>| {
+        check_result(load(edited(CUSTOMERS, edits, &WORDS)))
+    });
+}
+
 fn check_result(loaded: Result<Config, ConfigErrors>) {
     match loaded {
         Ok(config) => {

@@ -583,6 +583,66 @@ mod tests {
         assert_eq!(found, Err(sentence.to_owned()));
     }
 
+    /// Any parameters and header fields give the requests of both subjects or of the one that is not optional, or a sentence. Nothing
+    /// that was not sent stands in a request, so that none can be smuggled in.
+    #[test]
+    fn fuzz_subjects() {
+        const WORDS: [&str; 16] = [
+            "u=",
+            "plan=",
+            "units=",
+            "cost=",
+            "peek=",
+            "deny_status=",
+            "key=",
+            "&",
+            "=",
+            "+",
+            "%26",
+            "%",
+            "1",
+            "ann",
+            "true",
+            "é",
+        ];
+        const VALUES: [&[u8]; 6] = [b"", b"ann", b"3", b"-1", b"\xff", b"a,b"];
+        let settings = customer_and_address();
+        let check = |bytes: &[u8], values: [Option<u8>; 3]| {
+            let words = bytes
+                .iter()
+                .map(|byte| WORDS[usize::from(*byte) % WORDS.len()]);
+            let query: String = words.collect();
+            let names = ["x-user", "x-org", "x-cost"].into_iter().zip(values);
+            let fields = names.filter_map(|(name, value)| {
+                Some((name, VALUES[usize::from(value?) % VALUES.len()]))
+            });
+            let fields: Vec<(&str, &[u8])> = fields.collect();
+            match requests(&settings, &query, &fields) {
+                Ok(found) => {
+                    let names: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
+                    assert!(
+                        names == ["subjects[0]", "subjects[1]"] || names == ["subjects[1]"],
+                        "{query}: {names:?}"
+                    );
+                    let address = &found[found.len() - 1].1;
+                    assert_eq!(
+                        (&*address.key, &*address.plan),
+                        ("192.0.2.1", "address"),
+                        "{query}"
+                    );
+                    let user = fields
+                        .iter()
+                        .any(|(name, value)| *name == "x-user" && !value.is_empty());
+                    assert!(names.len() == 1 || user || query.contains("u="), "{query}");
+                }
+                Err(sentence) => assert!(!sentence.is_empty(), "{query}"),
+            }
+        };
+        bolero::check!()
+            .with_type::<(Vec<u8>, Option<u8>, Option<u8>, Option<u8>)>()
+            .for_each(|(bytes, user, org, cost)| check(bytes, [*user, *org, *cost]));
+    }
+
     #[test]
     fn only_the_default_takes_requests() {
         assert!(Subjects::default().take_requests());
