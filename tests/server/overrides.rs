@@ -315,6 +315,7 @@ async fn what_lies_in_the_hash_and_is_none_of_ours_changes_nothing() {
         assert_eq!(quota_of(replica, "k").await, 301);
     }
     assert_eq!(redis.cli(&["get", NAME]), "mine");
+    replicas[1].server.wait_for_line("or rename it").await;
     redis.cli(&["del", NAME]);
     set(&mut replicas[0], entry("k", 303)).await.unwrap();
     for replica in &mut replicas {

@@ -206,11 +206,14 @@ pub(super) fn extra_answer_bytes<S>(
     requests: &[pb::ShouldAllowRequest],
     limiter: &Limiter<S>,
 ) -> usize {
-    let asking = requests
-        .iter()
-        .filter(|request| request.detailed || request.http_headers);
+    let asks = |request: &&pb::ShouldAllowRequest| request.detailed || request.http_headers;
+    let mut asking = requests.iter().filter(asks).peekable();
+    if asking.peek().is_none() {
+        return 0;
+    }
+    let count_limits = limiter.limit_counter();
     let extra_bytes = |request: &pb::ShouldAllowRequest| {
-        let limits = limiter.limits_for(&request.plan, &request.key);
+        let limits = count_limits(&request.plan, &request.key);
         // A limit has an item in each of two header fields.
         let parts = usize::from(request.detailed) * limits
             + usize::from(request.http_headers) * (1 + 2 * limits);

@@ -120,7 +120,7 @@ pub enum EnvoyRefusal {
 }
 
 /// A descriptor with its rule found.
-struct Found {
+struct FoundDescriptor {
     /// The plan that decides; none where no rule matched.
     plan: Option<Arc<Plan>>,
     /// The index of that plan, if it is one of the config.
@@ -183,7 +183,7 @@ impl<S: Store> Limiter<S> {
         let found = descriptors
             .into_iter()
             .map(|descriptor| place.find(descriptor));
-        let found: Vec<Found> = found.collect();
+        let found: Vec<FoundDescriptor> = found.collect();
         let decisions = if rules.joint {
             Box::pin(self.decide_jointly(place, found)).await?
         } else {
@@ -199,7 +199,7 @@ impl<S: Store> Limiter<S> {
     async fn decide_each(
         &self,
         place: Place<'_>,
-        mut found: Vec<Found>,
+        mut found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
         let (started_at, mut checks) = (self.call_start(), Vec::with_capacity(found.len()));
         for found in &mut found {
@@ -228,7 +228,7 @@ impl<S: Store> Limiter<S> {
     async fn decide_pending(
         &self,
         place: Place<'_>,
-        found: &mut [Found],
+        found: &mut [FoundDescriptor],
         (checks, started_at): (&[Check], Option<Instant>),
     ) -> Result<(), Refusal> {
         let waiting = self.count_waiting(started_at, checks.len());
@@ -263,7 +263,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The decision on a descriptor. One that no rule matches is counted.
-    fn finish(&self, place: Place<'_>, found: Found) -> DescriptorDecision {
+    fn finish(&self, place: Place<'_>, found: FoundDescriptor) -> DescriptorDecision {
         let mut decision = match found.state {
             State::Decided(decision) => decision,
             // Nothing else is left of those that no plan decides.
@@ -286,7 +286,7 @@ impl<S: Store> Limiter<S> {
 
 impl Place<'_> {
     /// Finds what decides a descriptor.
-    fn find(&self, descriptor: Descriptor) -> Found {
+    fn find(&self, descriptor: Descriptor) -> FoundDescriptor {
         let Descriptor {
             entries,
             units,
@@ -322,7 +322,7 @@ impl Place<'_> {
                 mode,
             }),
         };
-        Found {
+        FoundDescriptor {
             plan,
             plan_index,
             found_by,
@@ -357,7 +357,7 @@ impl<S> Limiter<S> {
     }
 }
 
-impl Found {
+impl FoundDescriptor {
     fn counted_in<'a>(&self, place: Place<'a>) -> CountedPlan<'a> {
         CountedPlan {
             worker_plans: place.worker_plans,

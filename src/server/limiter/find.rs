@@ -96,15 +96,17 @@ impl<S> Limiter<S> {
         })
     }
 
-    /// How many limits decide requests that name this plan and this key.
-    pub fn limits_for(&self, plan: &str, key: &str) -> usize {
+    /// Counts how many limits decide requests that name a plan and a key, by the plans that are in force now.
+    pub fn limit_counter(&self) -> impl Fn(&str, &str) -> usize + use<S> {
         let worker_plans = self.worker.worker_plans();
-        let asked = worker_plans.snapshot.plans().find_or_default(plan);
-        asked.map_or(0, |(plan_index, plan)| {
-            let applied = worker_plans.overrides.find(plan_index, key);
-            let plan = applied.map_or(plan, |applied| &applied.plan);
-            plan.limits().len()
-        })
+        move |plan, key| {
+            let asked = worker_plans.snapshot.plans().find_or_default(plan);
+            asked.map_or(0, |(plan_index, plan)| {
+                let applied = worker_plans.overrides.find(plan_index, key);
+                let plan = applied.map_or(plan, |applied| &applied.plan);
+                plan.limits().len()
+            })
+        }
     }
 }
 

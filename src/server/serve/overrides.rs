@@ -14,6 +14,8 @@ use tollgate_store::{StoreError, StoreRegistry};
 const EVERY: Duration = Duration::from_millis(500);
 /// Random part of each pause, as a fraction, so that replicas do not stay in step.
 const JITTER: f64 = 0.1;
+/// Begins what Redis says of a key that is no hash.
+const OF_ANOTHER_TYPE: &str = "WRONGTYPE";
 /// How many times `store.deadline` a process that starts waits for the overrides, before it is ready without them.
 const START_DEADLINES: u32 = 4;
 
@@ -38,6 +40,15 @@ pub(super) async fn start(
     overrides
 }
 
+/// Says why the overrides cannot be read, and what helps.
+fn warn(error: &StoreError) {
+    if matches!(error, StoreError::Refused(why) if why.contains(OF_ANOTHER_TYPE)) {
+        tracing::warn!(%error, "replicas cannot read overrides; the last ones hold; in Redis a key of another type has the name of their hash: delete or rename it");
+    } else {
+        tracing::warn!(%error, "replicas cannot read overrides; the last ones hold; give the Redis user the commands that docs/redis.md lists");
+    }
+}
+
 async fn run(overrides: Overrides, mut known: bool) {
     let mut warned = false;
     loop {
@@ -51,7 +62,7 @@ async fn run(overrides: Overrides, mut known: bool) {
             }
             Err(error @ (StoreError::Refused(_) | StoreError::InvalidReply(_))) if !warned => {
                 warned = true;
-                tracing::warn!(%error, "replicas cannot read overrides; the last ones hold; give the Redis user the commands that docs/redis.md lists");
+                warn(&error);
             }
             // The store itself logs that Redis is out of reach.
             Err(error) => tracing::debug!(%error, "Redis did not tell the overrides"),

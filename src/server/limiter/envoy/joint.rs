@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::join;
 
-use super::{DescriptorDecision, EnvoyRefusal, Found, Place, State};
+use super::{DescriptorDecision, EnvoyRefusal, FoundDescriptor, Place, State};
 use crate::limiter::joint::{Part, WaitFor};
 use crate::limiter::{Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
@@ -21,17 +21,17 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn decide_jointly(
         &self,
         place: Place<'_>,
-        found: Vec<Found>,
+        found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, EnvoyRefusal> {
-        let is_decided = |found: &&Found| !found.refunds && found.plan.is_some();
+        let is_decided = |found: &&FoundDescriptor| !found.refunds && found.plan.is_some();
         let together = found.iter().filter(is_decided).count();
         if together > REQUESTS_MAX {
             return Err(EnvoyRefusal::TooManyTogether(together));
         }
         let found = found.into_iter().enumerate();
         let (back, asked): (Vec<_>, Vec<_>) = found.partition(|(_, found)| found.refunds);
-        let (back_at, back): (Vec<usize>, Vec<Found>) = back.into_iter().unzip();
-        let (asked_at, asked): (Vec<usize>, Vec<Found>) = asked.into_iter().unzip();
+        let (back_at, back): (Vec<usize>, Vec<FoundDescriptor>) = back.into_iter().unzip();
+        let (asked_at, asked): (Vec<usize>, Vec<FoundDescriptor>) = asked.into_iter().unzip();
         // Both are sent at once, what is given back before the others.
         let (back, asked) = join(
             self.decide_each(place, back),
@@ -47,10 +47,10 @@ impl<S: Store> Limiter<S> {
     async fn decide_together(
         &self,
         place: Place<'_>,
-        mut found: Vec<Found>,
+        mut found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
         let is_denied = !place.unmatched().allowed();
-        let takes_part = |found: &&Found| is_denied || found.plan.is_some();
+        let takes_part = |found: &&FoundDescriptor| is_denied || found.plan.is_some();
         if found.iter().filter(takes_part).count() <= 1 {
             return self.decide_only_one(place, found).await;
         }
@@ -83,9 +83,9 @@ impl<S: Store> Limiter<S> {
     async fn decide_only_one(
         &self,
         place: Place<'_>,
-        found: Vec<Found>,
+        found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
-        let is_charge = |found: &Found| matches!(&found.state, State::Check(check) if check.mode == Mode::Charge);
+        let is_charge = |found: &FoundDescriptor| matches!(&found.state, State::Check(check) if check.mode == Mode::Charge);
         let charge = found.iter().position(is_charge);
         let decided = self.decide_each(place, found).await?;
         if let Some(charge) = charge {

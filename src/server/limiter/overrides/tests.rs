@@ -232,7 +232,7 @@ async fn every_way_to_a_decision_honours_an_override() {
         .unwrap();
     assert_eq!(explained.applied_override.unwrap().subject, prefix("al"));
     assert!(explained.next.overridden && explained.limits[0].used == 15);
-    assert_eq!(one.limiter.limits_for("free", "alice"), 1);
+    assert_eq!(one.limiter.limit_counter()("free", "alice"), 1);
     // A shard is no part of it, and neither is the key in another one.
     let sharded = Check {
         key: alice.in_shard("x").unwrap(),
