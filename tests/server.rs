@@ -2,6 +2,7 @@
 
 mod abuse;
 mod admin;
+mod blocks;
 mod calendar;
 mod caller_deadlines;
 mod check_sources;

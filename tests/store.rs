@@ -1,6 +1,7 @@
 //! Both stores while nothing fails: the contract, the script, what a key costs, and each way to reach Redis.
 
 mod acl;
+mod blocks;
 mod candidate;
 mod cluster;
 mod cluster_calls;

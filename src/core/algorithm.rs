@@ -14,9 +14,11 @@
 //!   taken first, earlier use would keep counting for as long as others are charged and given back. The price: when an older
 //!   unit was meant, a newer one is taken for it. In any window, at most the limit's promise plus the units refunded within
 //!   that window pass.
+//! - Block: a limit with `block` denies for so long after its first denial. [`block`] has the rules. Such a denial writes, too.
 //! - Undo: it names the instant of a charge, and gives back its units where they still count, never more. [`undo`] has the rules.
 //! - An interval is half-open: a unit taken at `t` is free again at `t + window`.
 
+mod block;
 #[cfg(test)]
 mod cases;
 mod denial_age;
@@ -36,6 +38,7 @@ use crate::key::Cost;
 pub use crate::plan::Algorithm;
 use crate::plan::Limit;
 
+pub use block::{Block, BlockReading, begins_block, blocks_at, decide_with_blocks};
 pub use denial_age::{denial_at, tells_one_cost};
 pub use fixed_window::Window;
 pub use gcra::Bucket;
@@ -113,6 +116,8 @@ pub struct Verdict {
     /// One reading per limit: after the charge if there was one, else the unchanged state. For a refund, one reading per limit
     /// after it, followed by one per limit from before it; see [`Self::refunded`].
     pub readings: SmallVec<[Reading; 2]>,
+    /// Blocks after this request, one per limit. `None` when none runs.
+    pub blocks: Option<Box<[BlockReading]>>,
 }
 
 /// Whether a call may take what it asks for.
@@ -143,15 +148,27 @@ pub fn decide(
     }
     let mut verdict = read_all(limits, states, now_us, cost, mode);
     if mode == Mode::Charge {
-        for ((limit, state), reading) in limits.iter().zip(states).zip(&mut verdict.readings) {
-            state.clamp(limit, now_us);
-            if verdict.fits {
-                state.charge(limit, now_us, cost);
-                *reading = state.read(limit, now_us, 0);
-            }
-        }
+        apply_charge(limits, states, now_us, cost, &mut verdict);
     }
     verdict
+}
+
+/// Charges a cost if the verdict says that it fits, and clamps the states in any case.
+#[inline(always)]
+fn apply_charge(
+    limits: &[Limit],
+    states: &mut [State],
+    now_us: u64,
+    cost: u64,
+    verdict: &mut Verdict,
+) {
+    for ((limit, state), reading) in limits.iter().zip(states).zip(&mut verdict.readings) {
+        state.clamp(limit, now_us);
+        if verdict.fits {
+            state.charge(limit, now_us, cost);
+            *reading = state.read(limit, now_us, 0);
+        }
+    }
 }
 
 /// Tells whether a cost fits, as a charge or a peek reads the states, and changes nothing. `cost` must fit every limit's capacity.
@@ -173,7 +190,11 @@ fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mo
         fits &= reading.wait_us(limit, cost) == 0;
         readings.push(reading);
     }
-    Verdict { fits, readings }
+    Verdict {
+        fits,
+        readings,
+        blocks: None,
+    }
 }
 
 // Kept out of line: every request runs through the code around it, and refunds are rare.
@@ -203,6 +224,7 @@ fn give_back(
     Verdict {
         fits: true,
         readings: after.chain(before).collect(),
+        blocks: None,
     }
 }
 
@@ -221,9 +243,15 @@ impl Verdict {
 
     /// The key's standing in each limit, as reported in the answer to `cost`.
     pub fn statuses(&self, limits: &[Limit], cost: Cost) -> SmallVec<[LimitStatus; 2]> {
-        let mut statuses = SmallVec::new();
+        let mut statuses = SmallVec::<[LimitStatus; 2]>::new();
         for (limit, reading) in limits.iter().zip(&self.readings) {
             statuses.push(self.status(limit, reading, cost));
+        }
+        if let Some(blocks) = &self.blocks {
+            for (status, block) in statuses.iter_mut().zip(blocks) {
+                status.block(block.left_us, !self.fits);
+                status.begins_block = block.begins;
+            }
         }
         statuses
     }
@@ -246,6 +274,8 @@ impl Verdict {
             remaining: reading.remaining(limit),
             retry_after_us: (wait_us > 0).then_some(wait_us),
             reset_after_us: reading.fresh_in_us(limit),
+            blocked_for_us: 0,
+            begins_block: false,
         }
     }
 }

@@ -129,6 +129,17 @@ impl Decision {
         }
     }
 
+    /// The names of the limits of which this request began a block.
+    pub fn begun_blocks(&self) -> impl Iterator<Item = &Arc<str>> {
+        // Most decisions are told by the first word.
+        let limits = match self.outcome {
+            Outcome::Allowed => &[],
+            _ => self.limits(),
+        };
+        let begun = limits.iter().filter(|status| status.begins_block);
+        begun.map(|status| &status.name)
+    }
+
     /// Whether this request is what may not pass, and not another one of its joint decision.
     #[inline]
     pub fn denies(&self) -> bool {
@@ -247,9 +258,25 @@ pub struct LimitStatus {
     pub retry_after_us: Option<u64>,
     /// Time until the key is fresh again if nothing else happens.
     pub reset_after_us: u64,
+    /// Time for which this limit blocks the key yet; 0 when it does not.
+    pub blocked_for_us: u64,
+    /// Whether this request began that block.
+    pub begins_block: bool,
 }
 
 impl LimitStatus {
+    /// The same beside a block that lasts so long yet, if one does: nothing passes before its end. `denies` tells whether the
+    /// request was one that the block denies.
+    pub(crate) fn block(&mut self, left_us: u64, denies: bool) {
+        if left_us > 0 {
+            let wait_us = self.retry_after_us.unwrap_or(0).max(left_us);
+            self.remaining = 0;
+            self.retry_after_us = denies.then_some(wait_us);
+            self.reset_after_us = self.reset_after_us.max(left_us);
+            self.blocked_for_us = left_us;
+        }
+    }
+
     /// Time until more units are free than now, if that is known. For a denial it is `retry_after_us`. A fixed window frees its
     /// units at its end.
     #[inline]
@@ -295,6 +322,8 @@ mod tests {
             remaining,
             retry_after_us,
             reset_after_us: 0,
+            blocked_for_us: 0,
+            begins_block: false,
         }
     }
 

@@ -191,6 +191,8 @@ mod tests {
             remaining,
             retry_after_us,
             reset_after_us,
+            blocked_for_us: 0,
+            begins_block: false,
         }
     }
 

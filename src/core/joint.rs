@@ -128,6 +128,8 @@ mod tests {
             remaining,
             retry_after_us: wait_us,
             reset_after_us: 0,
+            blocked_for_us: 0,
+            begins_block: false,
         };
         Decision::counted(outcome, DecidedBy::Store, [status].into_iter().collect())
     }

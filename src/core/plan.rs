@@ -14,8 +14,8 @@ pub use calendar::{
 };
 pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint, RecordKind};
 pub use limit::{
-    Algorithm, Anchor, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT, PRECISION_MAX,
-    PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
+    Algorithm, Anchor, BLOCK_MAX, BLOCK_MIN, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT,
+    PRECISION_MAX, PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
 };
 pub use overrides::{
     AppliedOverride, LimitQuota, OVERRIDE_KEYS_MAX, OVERRIDE_PREFIXES_MAX, OverrideEffect,
@@ -161,6 +161,12 @@ impl Plan {
             Rule::Limits(limits) => limits,
             Rule::Unlimited | Rule::Blocked => &[],
         }
+    }
+
+    /// Whether a denial by one of its limits blocks the key.
+    #[inline]
+    pub fn has_blocks(&self) -> bool {
+        self.limits().iter().any(|limit| limit.block_us() > 0)
     }
 
     /// Index of the first limit that can never allow this cost, however long the caller waits.

@@ -33,8 +33,8 @@ pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use find::{CountedPlan, Found, FoundBy, note};
 pub use joint::JointRefusal;
-use metrics::WorkerPlans;
 pub use metrics::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
+use metrics::{BlockCounts, WorkerPlans};
 pub use overrides::{
     ListedOverride, NewOverride, OverrideFigures, OverrideList, OverrideQuery, OverrideRefusal,
     Overrides,
@@ -108,6 +108,7 @@ struct Common {
     /// Origin of the deny cache's times.
     started: Instant,
     registry: Mutex<LimiterRegistry>,
+    blocks: BlockCounts,
 }
 
 impl Limiter<()> {
@@ -131,6 +132,7 @@ impl Limiter<()> {
             clock,
             started,
             registry: Mutex::new(registry),
+            blocks: BlockCounts::default(),
         };
         Self {
             common: Arc::new(common),
@@ -158,6 +160,7 @@ impl<S> Limiter<S> {
     pub fn reload(&self, plans: PlanSet) -> Changes {
         plans.find_present_windows(self.common.clock.now_us());
         let now_us = self.overrides_now_us();
+        self.common.blocks.keep_plans(&plans);
         self.common.registry().replace_plans(plans, now_us)
     }
 
@@ -174,7 +177,9 @@ impl<S> Limiter<S> {
 
     /// Counts of all limiters of the same plans together, including limiters that were dropped.
     pub fn totals(&self) -> Totals {
-        self.common.registry().totals()
+        let mut totals = self.common.registry().totals();
+        totals.blocks = self.common.blocks.totals();
+        totals
     }
 
     /// Whether the store decides: what its connections tell, and whether it refuses requests over them.
@@ -443,6 +448,9 @@ impl<S: Store> Limiter<S> {
         self.worker
             .metrics
             .decided(counters, check.mode, decision, took);
+        if check.mode == Mode::Charge {
+            self.common.blocks.record(&check.plan, decision);
+        }
         self.worker
             .count_key(worker_plans, plan_index, check, decision);
     }

@@ -67,6 +67,7 @@ impl World {
         let verdict = |(after, before): (Vec<_>, Vec<_>)| Verdict {
             fits: true,
             readings: after.into_iter().chain(before).collect(),
+            blocks: None,
         };
         after.into_iter().zip(before).map(verdict).collect()
     }

@@ -9,7 +9,7 @@
 //! If the key was charged since, the true waits are longer and the true `remaining` is smaller. There is one exception: another
 //! plan with the same `counts_as` has a bucket of a faster rate. After its charge the whole debt drains at that faster rate.
 
-use super::{Reading, Verdict};
+use super::{BlockReading, Reading, Verdict, begins_block};
 use crate::key::Cost;
 use crate::plan::{Algorithm, Limit};
 
@@ -24,14 +24,15 @@ pub fn tells_one_cost(limit: &Limit) -> bool {
     }
 }
 
-/// The verdict on `cost`, `elapsed_us` after `readings` were taken; `None` when the cost fits by then, or a calendar window has
-/// ended: how long the next one is, only a store tells, which knows the time.
+/// The verdict on `cost`, `elapsed_us` after `readings` and `blocks` were taken; `None` when the cost fits by then, or only a store
+/// tells more: a calendar window has ended, and how long the next one is follows from the time; or the denial would begin a block.
 ///
 /// `cost` must fit every limit's capacity. Where a limit [`tells_one_cost`], `cost` must be the one that the readings were read
 /// for.
 pub fn denial_at(
     limits: &[Limit],
     readings: &[Reading],
+    blocks: Option<&[BlockReading]>,
     cost: Cost,
     elapsed_us: u64,
 ) -> Option<Verdict> {
@@ -45,10 +46,24 @@ pub fn denial_at(
         .zip(readings)
         .map(|(limit, reading)| reading.aged(limit, cost, elapsed_us))
         .collect();
-    let verdict = Verdict {
+    let mut verdict = Verdict {
         fits: false,
         readings: aged,
+        blocks: None,
     };
+    if let Some(blocks) = blocks {
+        verdict.tell_blocks(blocks.iter().map(|block| BlockReading {
+            left_us: block.left_us.saturating_sub(elapsed_us),
+            begins: false,
+        }));
+    }
+    let begins = |(index, (limit, reading))| {
+        begins_block(limit, reading, verdict.block(index).left_us, cost)
+    };
+    let mut each = limits.iter().zip(&verdict.readings).enumerate();
+    if each.any(begins) {
+        return None;
+    }
     (verdict.wait_us(limits, cost) > 0).then_some(verdict)
 }
 
@@ -56,10 +71,11 @@ impl Verdict {
     /// Time until every limit lets `cost` pass if nothing else happens; 0 when all do now.
     #[inline]
     pub fn wait_us(&self, limits: &[Limit], cost: u64) -> u64 {
-        limits
-            .iter()
-            .zip(&self.readings)
+        let waits = limits.iter().zip(&self.readings);
+        let blocks = self.blocks.as_deref().unwrap_or_default().iter();
+        waits
             .map(|(limit, reading)| reading.wait_us(limit, cost))
+            .chain(blocks.map(|block| block.left_us))
             .max()
             .unwrap_or(0)
     }
@@ -156,7 +172,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::algorithm::{Mode, State, decide};
+    use crate::algorithm::{Block, Mode, State, decide, decide_with_blocks};
 
     /// Start time of the histories: not a multiple of their windows.
     const START_US: u64 = 4_000_000_000_000_777;
@@ -261,7 +277,7 @@ mod tests {
         cost: Cost,
     ) {
         let expected = decide(limits, states, now_us + elapsed_us, cost, Mode::Peek);
-        let aged = denial_at(limits, &denied.readings, cost, elapsed_us);
+        let aged = denial_at(limits, &denied.readings, None, cost, elapsed_us);
         assert_eq!(
             aged.is_none(),
             expected.fits,
@@ -301,6 +317,40 @@ mod tests {
             random_us in 0..12_000_u64,
         ) {
             check(&limits, history, random_us);
+        }
+
+        /// Blocks that end at any time, of limits of which some have `block`. Where the store would begin one, nothing is told.
+        #[test]
+        fn an_aged_denial_tells_blocks_as_the_store_would_and_leaves_it_to_begin_them(
+            limits in proptest::collection::vec((any_limit(), any::<bool>()), 1..4),
+            charges in 1..9_u64,
+            ends_us in proptest::collection::vec(0..6_000_u64, 3),
+            elapsed_us in 0..9_000_u64,
+        ) {
+            let second = std::time::Duration::from_secs(1);
+            let blocking = |(limit, blocks): (Limit, bool)| if blocks { limit.with_block(second).unwrap() } else { limit };
+            let limits: Vec<Limit> = limits.into_iter().map(blocking).collect();
+            let mut states: Vec<State> = limits.iter().map(State::fresh).collect();
+            for _ in 0..charges {
+                decide(&limits, &mut states, START_US, Cost::ONE, Mode::Charge);
+            }
+            let block = |end_us: &u64| Block { end_us: START_US + end_us, length_us: 1_000_000 };
+            let mut blocks: Vec<Block> = ends_us.iter().take(limits.len()).map(block).collect();
+            let denied = decide_with_blocks(&limits, (&mut states, &mut blocks), START_US, Cost::ONE, Mode::Charge);
+            if !denied.fits {
+                let aged = denial_at(&limits, &denied.readings, denied.blocks.as_deref(), Cost::ONE, elapsed_us);
+                let beside = (&mut states[..], &mut blocks[..]);
+                let expected = decide_with_blocks(&limits, beside, START_US + elapsed_us, Cost::ONE, Mode::Charge);
+                let begins = expected.begun_blocks().next().is_some();
+                prop_assert_eq!(aged.is_none(), expected.fits || begins);
+                if let Some(aged) = aged {
+                    let told = |verdict: &Verdict| -> Vec<_> {
+                        let statuses = verdict.statuses(&limits, Cost::ONE).into_iter();
+                        statuses.map(|status| (status.retry_after_us, status.reset_after_us, status.blocked_for_us)).collect()
+                    };
+                    prop_assert_eq!(told(&aged), told(&expected));
+                }
+            }
         }
 
         #[test]

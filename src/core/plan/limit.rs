@@ -27,6 +27,11 @@ pub const PRECISION_MAX: u8 = 64;
 /// Default precision of a `sliding_window`, in runs per window.
 pub const PRECISION_DEFAULT: u8 = PRECISION_MAX;
 
+/// Shortest block. A shorter one would hardly be noticed beside the windows that limits have.
+pub const BLOCK_MIN: Duration = Duration::from_secs(1);
+/// Longest block. The state of a blocked key is kept for so long.
+pub const BLOCK_MAX: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
 /// Integers up to here are exact in a Lua number (an IEEE 754 double).
 const LUA_INTEGER_MAX: u64 = 1 << 53;
 /// Longest time that an empty bucket may need to fill, ten years. With it, every time stays exact in a double until far beyond
@@ -123,6 +128,8 @@ pub struct Limit {
     burst_is_quota: bool,
     /// Where its windows are those of a calendar. It is then a `fixed_window` by the clock.
     calendar: Option<Calendar>,
+    /// How long a denial blocks the key, in microseconds; 0 when it does not.
+    block_us: u64,
 }
 
 impl Limit {
@@ -148,6 +155,7 @@ impl Limit {
                 algorithm,
                 burst_is_quota: false,
                 calendar: None,
+                block_us: 0,
             })
         } else {
             Err(errors)
@@ -180,10 +188,14 @@ impl Limit {
         };
         let window = Duration::from_micros(self.window_us);
         let (name, quota) = (self.name.clone(), quota.unwrap_or(self.quota));
-        match &self.calendar {
+        let limit = match &self.calendar {
             Some(calendar) => Self::by_calendar(name, quota, calendar.clone()),
             None => Self::new(name, quota, window, algorithm),
-        }
+        }?;
+        Ok(Self {
+            block_us: self.block_us,
+            ..limit
+        })
     }
 
     /// A `fixed_window` of calendar windows. Errors: as [`Self::new`], for the quota.
@@ -203,7 +215,22 @@ impl Limit {
             algorithm,
             calendar: Some(calendar),
             burst_is_quota: false,
+            block_us: 0,
         })
+    }
+
+    /// The same limit, of which a denial blocks the key for so long: [`BLOCK_MIN`] to [`BLOCK_MAX`], in whole milliseconds.
+    ///
+    /// Errors: the duration is out of range or too fine.
+    pub fn with_block(self, block: Duration) -> Result<Self, LimitError> {
+        let block_us = check_block(block)?;
+        Ok(Self { block_us, ..self })
+    }
+
+    /// How long a denial by this limit blocks the key, in microseconds; 0 when it does not.
+    #[inline]
+    pub fn block_us(&self) -> u64 {
+        self.block_us
     }
 
     /// Checks those numbers of a limit that are known, each on its own. Returns one error per wrong field.
@@ -267,13 +294,17 @@ impl Limit {
 
     /// The same limit with another quota. Errors: as [`Self::new`], for the quota.
     pub fn with_quota(&self, quota: u64) -> Result<Self, Vec<LimitError>> {
-        match &self.calendar {
+        let limit = match &self.calendar {
             Some(calendar) => Self::by_calendar(self.name.clone(), quota, calendar.clone()),
             None => {
                 let window = Duration::from_micros(self.window_us);
                 Self::new(self.name.clone(), quota, window, self.algorithm)
             }
-        }
+        }?;
+        Ok(Self {
+            block_us: self.block_us,
+            ..limit
+        })
     }
 
     /// Its windows for people: `1m`, or `month from day 15 in Europe/Berlin`.
@@ -364,6 +395,21 @@ pub enum LimitError {
     /// The burst is out of range.
     #[error("{0}")]
     Burst(String),
+    /// The block is out of range or too fine.
+    #[error("{0}")]
+    Block(String),
+}
+
+fn check_block(block: Duration) -> Result<u64, LimitError> {
+    if !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
+        let block = duration::Shown(block);
+        return Err(LimitError::Block(format!("is {block}; write 1s to 31d")));
+    }
+    if !block.as_nanos().is_multiple_of(1_000_000) {
+        let why = "has a part below a millisecond; give whole milliseconds";
+        return Err(LimitError::Block(why.to_owned()));
+    }
+    Ok(block.as_secs() * 1_000_000 + u64::from(block.subsec_micros()))
 }
 
 fn check_window(window: Duration) -> Result<u64, LimitError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::plans::{field_of, group, report_limit, required};
+use super::plans::{block, field_of, group, report_limit, required, with_block};
 use super::tree::{ErrorList, Node, Quoted, Table, is_full, report};
 use tollgate_core::plan::{
     Algorithm, Anchor, Calendar, CalendarUnit, Limit, MONTH_STARTS_MAX, WEEKDAYS, Zone,
@@ -50,6 +50,7 @@ pub(super) fn limit(mut table: Table, unit: CalendarUnit, errors: &mut ErrorList
     for field in [("precision", "sliding_window"), ("burst", "token_bucket")] {
         field_of(&mut table, Some(FIXED), field, errors);
     }
+    let block = block(&mut table, errors);
     table.finish(errors);
     Limit::check(quota, None, Some(FIXED))
         .iter()
@@ -60,7 +61,8 @@ pub(super) fn limit(mut table: Table, unit: CalendarUnit, errors: &mut ErrorList
     let calendar = Calendar::new(unit?, zone?);
     let default = || format!("{}/{}", FIXED.name(), calendar.unit().name());
     let name: Arc<str> = name?.unwrap_or_else(default).into();
-    Limit::by_calendar(name, quota?, calendar).ok()
+    let limit = Limit::by_calendar(name, quota?, calendar).ok()?;
+    with_block(limit, (&path, block?), errors)
 }
 
 /// A window of a fixed length. A word may be meant for a calendar's.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::calendar;
 use super::tree::{ErrorList, Node, Quoted, Table, is_full, report};
@@ -357,6 +358,7 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
         .take("name")
         .map_or(Some(None), |node| group(node, errors).map(Some));
     let own = OwnFields::read(&mut table, kind, errors);
+    let block = block(&mut table, errors);
     table.finish(errors);
     let algorithm = kind.and_then(|kind| own.algorithm(kind, quota));
     let mut refused = Limit::check(quota, window, algorithm);
@@ -387,12 +389,33 @@ fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
         Some(None) => limit.with_burst_of_quota(),
         _ => limit,
     });
+    let limit = limit.map_err(|refused| {
+        refused
+            .iter()
+            .for_each(|error| report_limit(&path, error, errors))
+    });
+    with_block(limit.ok()?, (&path, block?), errors)
+}
+
+/// How long a denial blocks the key, if it does. The outer `None` is an error.
+pub(super) fn block(table: &mut Table, errors: &mut ErrorList) -> Option<Option<Duration>> {
+    table
+        .take("block")
+        .map_or(Some(None), |node| node.duration(errors).map(Some))
+}
+
+/// The limit with its block, if it has one.
+pub(super) fn with_block(
+    limit: Limit,
+    (path, block): (&str, Option<Duration>),
+    errors: &mut ErrorList,
+) -> Option<Limit> {
+    let Some(block) = block else {
+        return Some(limit);
+    };
+    let limit = limit.with_block(block);
     limit
-        .map_err(|refused| {
-            refused
-                .iter()
-                .for_each(|error| report_limit(&path, error, errors))
-        })
+        .map_err(|error| report_limit(path, &error, errors))
         .ok()
 }
 
@@ -499,6 +522,7 @@ pub(super) fn report_limit(path: &str, error: &LimitError, errors: &mut ErrorLis
         LimitError::Window(_) => "window",
         LimitError::Precision(_) => "precision",
         LimitError::Burst(_) => "burst",
+        LimitError::Block(_) => "block",
     };
     report(errors, &format!("{path}.{field}"), error.to_string());
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
+mod blocks;
 mod bounds;
 mod candidate;
 mod check;

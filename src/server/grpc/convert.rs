@@ -432,7 +432,13 @@ fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
         reset_after: Some(duration(status.reset_after_us)),
         window: Some(duration(status.window_us)),
         more_after: status.more_after_us().map(duration),
+        blocked_for: known(status.blocked_for_us),
     }
+}
+
+/// A duration that is unset where there is none.
+fn known(us: u64) -> Option<prost_types::Duration> {
+    (us > 0).then(|| duration(us))
 }
 
 /// Converts a plan.
@@ -487,6 +493,7 @@ fn limit(limit: &Limit) -> pb::Limit {
         precision,
         anchor: anchor.filter(|_| limit.calendar().is_none()),
         calendar: limit.calendar().map(calendar),
+        block: known(limit.block_us()),
     }
 }
 

@@ -233,6 +233,10 @@ fn limit_status(status: &LimitStatus) -> Value {
         numbers(&[
             ("retry_after_us", status.retry_after_us),
             ("more_after_us", status.more_after_us()),
+            (
+                "blocked_for_us",
+                Some(status.blocked_for_us).filter(|left_us| *left_us > 0),
+            ),
         ]),
     );
     value
@@ -296,6 +300,8 @@ mod tests {
             remaining: 0,
             retry_after_us,
             reset_after_us: 1_000_001,
+            blocked_for_us: 0,
+            begins_block: false,
         };
         let statuses = smallvec![status("a", Some(1_000_001)), status("b", None)];
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);

@@ -8,6 +8,9 @@
 //! therefore too short by at most the time of the way to the store. Units granted to others since are missing from the numbers;
 //! [`HOLD_MAX_US`] bounds this.
 //!
+//! A block ([`tollgate_core::algorithm::Block`]) denies every cost until its end. A denial that would begin one at the store holds no
+//! longer: the store must see it.
+//!
 //! When the store forgets, because its data is lost or its clock stepped forward, the cache denies too long: at most
 //! [`HOLD_MAX_US`].
 //!
@@ -24,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-use tollgate_core::algorithm::{Mode, Reading, Verdict, denial_at, tells_one_cost};
+use tollgate_core::algorithm::{BlockReading, Mode, Reading, Verdict, denial_at, tells_one_cost};
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::Plan;
 use tollgate_store::Check;
@@ -90,6 +93,8 @@ struct Entry {
     /// Stored so that growing the table needs no hashing.
     hash: u32,
     readings: Readings,
+    /// One for each limit, if a block runs.
+    blocks: Option<Box<[BlockReading]>>,
 }
 
 /// One reading per limit. Most plans have one limit, which needs no allocation.
@@ -127,6 +132,7 @@ impl DenyCache {
         denial_at(
             check.plan.limits(),
             entry.readings.as_slice(),
+            entry.blocks.as_deref(),
             check.cost,
             elapsed_us,
         )
@@ -146,6 +152,7 @@ impl DenyCache {
             holds_us: wait_us.min(HOLD_MAX_US) as u32,
             hash: self.hash(check),
             readings: Readings::new(&verdict.readings),
+            blocks: verdict.blocks.clone(),
         };
         let until_us = entry.until_us();
         self.table().put(entry, check, self.entries_max);

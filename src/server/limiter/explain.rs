@@ -168,10 +168,12 @@ impl<S: Store> Limiter<S> {
         let statuses = verdict.statuses(limits, check.cost).into_iter();
         let explained = statuses.zip(limits).zip(&verdict.readings).enumerate().map(
             |(limit_index, ((status, limit), reading))| {
+                // Nothing passes before the end of a block.
+                let blocked_us = verdict.block(limit_index).left_us;
                 let own = waits
                     .iter()
                     .filter(|(of, ..)| *of == limit_index)
-                    .map(|(_, cost, wait_us)| (*cost, *wait_us));
+                    .map(|(_, cost, wait_us)| (*cost, (*wait_us).max(blocked_us)));
                 LimitExplanation {
                     status,
                     used: reading.used(limit),
@@ -380,8 +382,13 @@ impl Explanation {
             remaining,
             capacity,
             retry_after_us,
+            blocked_for_us,
             ..
         } = binding;
+        if *blocked_for_us > 0 {
+            let left = shown(*blocked_for_us);
+            return format!("is denied: limit {name} has blocked this key for {left} more");
+        }
         let limit = self
             .plan
             .limits()

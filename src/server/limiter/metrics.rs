@@ -6,6 +6,7 @@
 //! Decisions are counted in a [`WorkerPlans`], beside the plans that they are made by. A reload starts a new one; a decision
 //! under way keeps the one that it began with.
 
+mod blocks;
 mod counters;
 mod histogram;
 
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{OverrideFigures, PlanSnapshot};
+pub(super) use blocks::{BlockCounts, BlockTotals};
 use counters::PlanCounters;
 pub(super) use counters::{CounterTotals, WorkerPlans};
 use histogram::Histogram;
@@ -200,6 +202,7 @@ pub struct Totals {
     pub deny_cache_entries: u64,
     /// Replicas that share the quotas while the store cannot decide.
     pub replicas: u64,
+    pub(super) blocks: BlockTotals,
 }
 
 impl Totals {
@@ -219,6 +222,7 @@ impl Totals {
             waiting: 0,
             deny_cache_entries: 0,
             replicas: 1,
+            blocks: BlockTotals::default(),
         }
     }
 
@@ -255,6 +259,12 @@ impl Totals {
     /// Allowed requests of the plan at this index that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].
     pub fn near_limit(&self, plan: usize) -> u64 {
         self.decisions.near_limit(plan)
+    }
+
+    /// Blocks that requests began, by the names of plan and limit.
+    pub fn blocks(&self, plan: &Arc<str>, limit: &Arc<str>) -> u64 {
+        let name = (plan.clone(), limit.clone());
+        self.blocks.get(&name).copied().unwrap_or(0)
     }
 
     /// Requests that the plan at this index decided so, and its candidate so. A denial in shadow mode counts as a denial.

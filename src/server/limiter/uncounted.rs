@@ -53,5 +53,7 @@ pub(super) fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
         remaining: 0,
         retry_after_us: None,
         reset_after_us: 0,
+        blocked_for_us: 0,
+        begins_block: false,
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! links 8 | length of key 2 | length of group 1 | group | key | records | zeros to the end of the slot
-//! record: kind 1 | fingerprint 5 | numbers of 8 each, a bucket's quota in 5, or a log's index in 4
+//! record: kind 1 | fingerprint 5 | numbers of 8 each, a bucket's quota in 5, a log's index in 4, or a block's end in 7 and length in 4
 //! ```
-//! Lengths are in bytes. No kind is 0, so zeros end the records. Numbers are little-endian.
+//! Lengths are in bytes. No kind is 0, so zeros end the records. Numbers are little-endian. A block has the fingerprint of its limit,
+//! whose own record may be there, too.
 
 use super::timing_wheel::LINKS_BYTES;
-use tollgate_core::algorithm::{Bucket, Counter, State, Window};
+use tollgate_core::algorithm::{Block, Bucket, Counter, State, Window};
 use tollgate_core::plan::{LimitFingerprint, QUOTA_MAX};
 
 const KEY_LENGTH_AT: usize = LINKS_BYTES;
@@ -24,12 +25,17 @@ const BUCKET_BYTES: usize = BUCKET_QUOTA_AT + QUOTA_BYTES;
 // Every quota fits its bytes.
 const _: () = assert!(QUOTA_MAX >> (8 * QUOTA_BYTES) == 0);
 const THREE_NUMBERS_BYTES: usize = NUMBERS_AT + 3 * NUMBER_BYTES;
+/// A block's end in microseconds since 1970, below 2^56, and its length in milliseconds.
+const BLOCK_END_BYTES: usize = 7;
+const BLOCK_LENGTH_AT: usize = NUMBERS_AT + BLOCK_END_BYTES;
+const BLOCK_BYTES: usize = BLOCK_LENGTH_AT + size_of::<u32>();
 const RECORD_BYTES_MAX: usize = THREE_NUMBERS_BYTES;
 
 const WINDOW: u8 = 1;
 const BUCKET: u8 = 2;
 const COUNTER: u8 = 3;
 const LOG: u8 = 4;
+const BLOCK: u8 = 5;
 
 /// The name of an entry: a key within a group of plans that count together.
 #[derive(Debug, Clone, Copy)]
@@ -40,11 +46,12 @@ pub(super) struct Name<'a> {
     pub(super) key_bytes: u16,
 }
 
-/// What a record holds: a state, or the index of a log in the shard's [`Logs`](super::logs::Logs).
+/// What a record holds: a state, the index of a log in the shard's [`Logs`](super::logs::Logs), or a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     State(State),
     Log(u32),
+    Block(Block),
 }
 
 /// The state of one limit, and the offset of its record in the entry.
@@ -89,21 +96,31 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// The record with this fingerprint, if the entry has one.
+    /// The record of the state with this fingerprint, if the entry has one.
     pub(super) fn record(self, fingerprint: LimitFingerprint) -> Option<Record> {
         let (mut at, wanted) = (self.records_at(), fingerprint.to_fixed_bytes());
         loop {
-            let bytes = match *self.0.get(at)? {
-                WINDOW => WINDOW_BYTES,
-                BUCKET => BUCKET_BYTES,
-                COUNTER => THREE_NUMBERS_BYTES,
-                LOG => LOG_RECORD_BYTES,
-                _ => return None,
-            };
-            if self.0[at + 1..at + NUMBERS_AT] == wanted {
+            let kind = *self.0.get(at)?;
+            let bytes = bytes_of_kind(kind)?;
+            if self.0[at + 1..at + NUMBERS_AT] == wanted && kind != BLOCK {
                 return read(self.0, at);
             }
             at += bytes;
+        }
+    }
+
+    /// The block with this fingerprint, and the offset of its record, if the entry has one.
+    pub(super) fn block(self, fingerprint: LimitFingerprint) -> Option<(usize, Block)> {
+        let (mut at, wanted) = (self.records_at(), fingerprint.to_fixed_bytes());
+        loop {
+            let kind = *self.0.get(at)?;
+            if kind == BLOCK && self.0[at + 1..at + NUMBERS_AT] == wanted {
+                return match read(self.0, at)?.stored {
+                    Stored::Block(block) => Some((at, block)),
+                    Stored::State(_) | Stored::Log(_) => None,
+                };
+            }
+            at += bytes_of_kind(kind)?;
         }
     }
 
@@ -156,6 +173,7 @@ impl Stored {
         match self {
             Self::State(state) => record_bytes(state),
             Self::Log(_) => LOG_RECORD_BYTES,
+            Self::Block(_) => BLOCK_BYTES,
         }
     }
 
@@ -169,6 +187,7 @@ impl Stored {
                 record[0] = LOG;
                 record[NUMBERS_AT..LOG_RECORD_BYTES].copy_from_slice(&index.to_le_bytes());
             }
+            Self::Block(block) => overwrite_block(&mut record, 0, *block),
         }
         out.extend(&record[..self.bytes()]);
     }
@@ -199,6 +218,29 @@ pub(super) fn overwrite(slot: &mut [u8], at: usize, state: &State) {
         // The record holds only the index of a log, which does not change.
         State::Runs(_) => {}
     }
+}
+
+/// Number of bytes of a record of this kind; `None` where no record follows.
+#[inline(always)]
+fn bytes_of_kind(kind: u8) -> Option<usize> {
+    Some(match kind {
+        WINDOW => WINDOW_BYTES,
+        BUCKET => BUCKET_BYTES,
+        COUNTER => THREE_NUMBERS_BYTES,
+        LOG => LOG_RECORD_BYTES,
+        BLOCK => BLOCK_BYTES,
+        _ => return None,
+    })
+}
+
+/// Overwrites the block in the record at offset `at`, or writes one into room for it.
+pub(super) fn overwrite_block(slot: &mut [u8], at: usize, block: Block) {
+    slot[at] = BLOCK;
+    let end = block.end_us.to_le_bytes();
+    slot[at + NUMBERS_AT..at + BLOCK_LENGTH_AT].copy_from_slice(&end[..BLOCK_END_BYTES]);
+    // A limit's block has 31 days at most, which fit.
+    let length_ms = u32::try_from(block.length_us / 1_000).unwrap_or(u32::MAX);
+    slot[at + BLOCK_LENGTH_AT..at + BLOCK_BYTES].copy_from_slice(&length_ms.to_le_bytes());
 }
 
 /// Number of bytes of the record of this state.
@@ -234,6 +276,14 @@ fn read(slot: &[u8], at: usize) -> Option<Record> {
             previous: number(2),
         })),
         LOG => Stored::Log(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
+        BLOCK => {
+            let [b0, b1, b2, b3, b4, b5, b6]: [u8; BLOCK_END_BYTES] = array(slot, at + NUMBERS_AT);
+            let length_ms = u32::from_le_bytes(array(slot, at + BLOCK_LENGTH_AT));
+            Stored::Block(Block {
+                end_us: u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, 0]),
+                length_us: u64::from(length_ms) * 1_000,
+            })
+        }
         // Zero follows the last record. No other kind is ever written.
         _ => return None,
     };
@@ -281,6 +331,10 @@ mod tests {
                 at_us: 0,
                 quota: QUOTA_MAX,
             })),
+            Stored::Block(Block {
+                end_us: (1 << 56) - 1,
+                length_us: 31 * 24 * 3_600 * 1_000_000,
+            }),
         ];
         for slack in [0, 1, 7] {
             let mut slot = Vec::new();
@@ -305,7 +359,11 @@ mod tests {
                     (record.fingerprint, &record.stored),
                     (fingerprint(1 + index as u64), stored)
                 );
-                assert_eq!(entry.record(record.fingerprint).unwrap().at, record.at);
+                let found = match record.stored {
+                    Stored::Block(_) => entry.block(record.fingerprint).map(|(at, _)| at),
+                    _ => entry.record(record.fingerprint).map(|found| found.at),
+                };
+                assert_eq!(found, Some(record.at));
             }
         }
     }

@@ -9,8 +9,10 @@ use super::entry::Name;
 use super::shard::{HashedName, Shard};
 use super::{MemoryStore, group_of, too_long};
 use crate::{Check, StoreError, adds_up, all_fit, has_charges};
-use tollgate_core::algorithm::{Mode, Verdict};
+use tollgate_core::algorithm::{BlockReading, Mode, Verdict, begins_block};
 use tollgate_core::joint::{REQUESTS_MAX, Sums};
+use tollgate_core::key::Cost;
+use tollgate_core::plan::Limit;
 
 /// The entries that the requests count in.
 struct Subjects<'a> {
@@ -18,6 +20,9 @@ struct Subjects<'a> {
     names: SmallVec<[(HashedName<'a>, usize); REQUESTS_MAX]>,
     locked: SmallVec<[(usize, MutexGuard<'a, Shard>); REQUESTS_MAX]>,
     now_us: u64,
+    /// Blocks that began in this decision: the index of the check, and the limit. They are written at its end, since requests before
+    /// them are decided as if they had not begun.
+    begun: Vec<(usize, Limit)>,
 }
 
 impl MemoryStore {
@@ -28,11 +33,15 @@ impl MemoryStore {
             .map(|check| group_of(&check.plan.counts_as, &check.key))
             .collect();
         let mut subjects = self.lock_all(checks, &groups)?;
-        let tested = subjects.test(checks);
-        if !has_charges(checks) || !all_fit(checks, &tested) {
-            return Ok(tested);
+        let mut tested = subjects.test(checks);
+        if has_charges(checks) && all_fit(checks, &tested) {
+            let charged = subjects.charge(checks, tested);
+            subjects.write_begun();
+            return charged;
         }
-        subjects.charge(checks, tested)
+        subjects.write_begun();
+        subjects.tell_begun(checks, &mut tested);
+        Ok(tested)
     }
 
     fn lock_all<'a>(
@@ -60,6 +69,7 @@ impl MemoryStore {
             names,
             locked,
             now_us,
+            begun: Vec::new(),
         })
     }
 }
@@ -71,15 +81,101 @@ impl Subjects<'_> {
         for (index, check) in checks.iter().enumerate() {
             let (counts_as, key) = (&check.plan.counts_as, &check.key);
             let sum = sums.with(counts_as, key, check.cost);
-            let verdict = self.with_shard(index, |shard, name, now_us| {
+            let mut verdict = self.with_shard(index, |shard, name, now_us| {
                 shard.test(name, check, sum, now_us)
             });
+            if check.plan.has_blocks() {
+                self.begin_blocks(index, check, sum, &mut verdict);
+            }
             if (verdict.fits || !check.plan.shadow) && adds_up(check, checks) {
                 sums.add(counts_as, key, check.cost);
             }
             verdicts.push(verdict);
         }
         verdicts
+    }
+
+    /// Denies a check that blocks deny which began in this decision, and begins those that its own denial begins.
+    fn begin_blocks(&mut self, index: usize, check: &Check, sum: Cost, verdict: &mut Verdict) {
+        let limits = check.plan.limits();
+        let mut told = self.told(index, check, verdict);
+        verdict.fits &= told.iter().all(|block| block.left_us == 0);
+        let may_begin = check.mode == Mode::Charge && check.plan.never_fits(sum).is_none();
+        for (place, limit) in limits.iter().enumerate() {
+            let (reading, left_us) = (&verdict.readings[place], told[place].left_us);
+            let denies = may_begin && !verdict.fits;
+            if denies && begins_block(limit, reading, left_us, sum.units()) {
+                told[place] = BlockReading {
+                    left_us: limit.block_us(),
+                    begins: true,
+                };
+                self.begun.push((index, limit.clone()));
+            }
+        }
+        verdict.tell_blocks(told);
+    }
+
+    /// What a verdict tells of blocks, with those that began in this decision.
+    fn told(
+        &self,
+        index: usize,
+        check: &Check,
+        verdict: &Verdict,
+    ) -> SmallVec<[BlockReading; REQUESTS_MAX]> {
+        let begun = |limit: &Limit| {
+            let is_of = |(other, begun): &&(usize, Limit)| {
+                begun.fingerprint() == limit.fingerprint() && self.is_same(*other, index)
+            };
+            self.begun.iter().find(is_of)
+        };
+        let told = check
+            .plan
+            .limits()
+            .iter()
+            .enumerate()
+            .map(|(place, limit)| {
+                let told = verdict.block(place);
+                match begun(limit).filter(|_| limit.block_us() > 0 && told.left_us == 0) {
+                    Some((_, begun)) => BlockReading {
+                        left_us: begun.block_us(),
+                        begins: false,
+                    },
+                    None => told,
+                }
+            });
+        told.collect()
+    }
+
+    /// Whether two checks count under one name.
+    fn is_same(&self, one: usize, other: usize) -> bool {
+        let name = |index: usize| {
+            let name = self.names[index].0.name;
+            (name.group, name.key)
+        };
+        name(one) == name(other)
+    }
+
+    /// Has the verdicts on a denied whole tell the blocks that began in it: their numbers are those after the decision.
+    fn tell_begun(&self, checks: &[Check], verdicts: &mut [Verdict]) {
+        for (index, (check, verdict)) in checks.iter().zip(verdicts).enumerate() {
+            if !self.begun.is_empty() {
+                verdict.tell_blocks(self.told(index, check, verdict));
+            }
+        }
+    }
+
+    /// Writes the blocks that began. One for which there is no room is told, and does not run.
+    fn write_begun(&mut self) {
+        for (index, limit) in std::mem::take(&mut self.begun) {
+            let told = BlockReading {
+                left_us: limit.block_us(),
+                begins: true,
+            };
+            self.with_shard(index, |shard, name, now_us| {
+                shard.write_block(name, &limit, told, now_us)
+            });
+            self.begun.push((index, limit));
+        }
     }
 
     /// Charges the checks that fit. Where one cannot be charged, those before it are given back, at the same instant.

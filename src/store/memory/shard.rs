@@ -1,5 +1,6 @@
 //! One shard of the embedded store: a table of entries by name, the times at which they may be dropped, and byte accounting.
 
+mod blocks;
 mod room;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -122,14 +123,14 @@ impl Shard {
         } else {
             Ok(())
         };
-        let verdict = reserved.map(|()| {
-            algorithm::decide(
-                limits,
-                &mut checked_out.states,
-                now_us,
-                check.cost,
-                check.mode,
-            )
+        let has_blocks = check.plan.has_blocks();
+        let mut verdict = reserved.map(|()| {
+            let states = &mut checked_out.states;
+            if has_blocks {
+                self.decide_with_blocks(found, call, states)
+            } else {
+                algorithm::decide(limits, states, now_us, check.cost, check.mode)
+            }
         });
         let charged =
             check.mode == Mode::Charge && verdict.as_ref().is_ok_and(|verdict| verdict.fits);
@@ -138,6 +139,9 @@ impl Shard {
             None => {}
             Some(handle) => {
                 self.check_in(handle, &mut checked_out);
+                if has_blocks && check.mode == Mode::Charge {
+                    verdict = verdict.map(|verdict| self.write_blocks(call, hash, verdict));
+                }
                 if charged && (checked_out.has_other_records || !checked_out.is_known()) {
                     self.amend(handle, call, checked_out);
                 }
@@ -163,6 +167,9 @@ impl Shard {
         let states = &checked_out.states;
         let mut verdict = algorithm::test(limits, states, now_us, tested, check.mode);
         verdict.fits &= tested == sum.units();
+        if check.plan.has_blocks() {
+            self.tell_blocks(found, check, now_us, &mut verdict);
+        }
         if let Some(handle) = found {
             self.check_in(handle, &mut checked_out);
         }
@@ -224,6 +231,8 @@ impl Shard {
                 // Each fingerprint occurs once in a plan, so no log is taken out twice.
                 None => (State::fresh(limit), StateLocation::New),
             },
+            // No limit finds its state there.
+            Stored::Block(_) => (State::fresh(limit), StateLocation::New),
         }
     }
 
@@ -254,11 +263,9 @@ impl Shard {
     }
 
     fn is_kept(&self, record: &Record, call: Call<'_>) -> bool {
-        call.check
-            .plan
-            .limits()
-            .iter()
-            .any(|limit| limit.fingerprint() == record.fingerprint)
+        let mut limits = call.check.plan.limits().iter();
+        let is_block = matches!(record.stored, Stored::Block(_));
+        !is_block && limits.any(|limit| limit.fingerprint() == record.fingerprint)
             || self.record_fresh_at_us(record) > call.now_us
     }
 
@@ -268,6 +275,7 @@ impl Shard {
             Stored::Log(index) => self
                 .logs
                 .fresh_at_us(*index, record.fingerprint.window_us()),
+            Stored::Block(block) => block.end_us,
         }
     }
 
@@ -296,7 +304,8 @@ impl Shard {
             });
     }
 
-    /// Updates the records after a charge: adds new ones, and drops those of limits outside the plan that have become fresh.
+    /// Updates the records after a charge: adds new ones, and drops those of limits outside the plan that have become fresh, and
+    /// blocks that have ended.
     fn amend(&mut self, handle: Handle, call: Call<'_>, checked_out: CheckedOut) {
         let drops = self
             .entry(handle)
@@ -314,7 +323,7 @@ impl Shard {
             match record.stored {
                 _ if self.is_kept(&record, call) => draft.extend(entry.record_bytes(&record)),
                 Stored::Log(index) => dropped.push(index),
-                Stored::State(_) => {}
+                Stored::State(_) | Stored::Block(_) => {}
             }
         }
         dropped

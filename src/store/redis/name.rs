@@ -97,7 +97,8 @@ pub(super) fn all_of(prefix: &str, key: &Key, plan: &Plan) -> Vec<String> {
         .filter(is_log)
         .map(|limit| log(&tag, limit.window_us()))
         .collect();
-    let packed = (logs.len() < plan.limits().len()).then_some(tag);
+    // A block of a log is not in the log.
+    let packed = (logs.len() < plan.limits().len() || plan.has_blocks()).then_some(tag);
     packed.into_iter().chain(logs).collect()
 }
 

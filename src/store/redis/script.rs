@@ -22,7 +22,7 @@ const MAIN: [&str; 3] = [
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are not part of the script.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
     include_str!("script/short/logs.lua"),
@@ -37,6 +37,7 @@ const PARTS: [&str; 16] = [
     include_str!("script/log_index.lua"),
     include_str!("script/expiry.lua"),
     include_str!("script/stored.lua"),
+    include_str!("script/block.lua"),
     include_str!("script/general.lua"),
     include_str!("script/joint.lua"),
 ];

@@ -6,14 +6,20 @@ use smallvec::SmallVec;
 
 use super::batcher::call::{Call, CallPlan, Group, Purpose, ScriptRequest};
 use crate::StoreError;
-use tollgate_core::algorithm::{Algorithm, Mode, Reading, Verdict};
-use tollgate_core::plan::Limit;
+use tollgate_core::algorithm::{Algorithm, BlockReading, Mode, Reading, Verdict};
+use tollgate_core::plan::{BLOCK_MAX, Limit};
 
 /// Bytes of a number in a reading, and of a limit's numbers.
 const NUMBER: usize = 7;
 /// The top bit of the first number of a bucket's reading. When it is set, the emission interval follows, because it differs
 /// from the limit's.
 const OTHER_RATE: u64 = 1 << (8 * NUMBER - 1);
+/// Added to the number of a plan's limits, where some have blocks.
+const WITH_BLOCKS: u8 = 128;
+/// Bytes of a block's length in milliseconds.
+const BLOCK_LENGTH: usize = 4;
+/// The top bit of what is told of a block: the request began it.
+const BEGINS: u64 = 1 << (8 * NUMBER - 1);
 /// Bytes of a cost.
 const COST: usize = 5;
 /// Bytes of a request: plan, mode, cost.
@@ -36,9 +42,16 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     packed.extend([0; PLANS_END]);
     packed.push(byte(call.plans.len(), "plans")?);
     for plan in &call.plans {
-        packed.push(byte(plan.order.len(), "limits of a plan")?);
+        let has_blocks = plan.plan.has_blocks();
+        let mark = if has_blocks { WITH_BLOCKS } else { 0 };
+        packed.push(mark | byte(plan.order.len(), "limits of a plan")?);
         plan.ordered()
             .try_for_each(|limit| pack_limit(&mut packed, limit, call.store_time_us))?;
+        if has_blocks {
+            plan.ordered().try_for_each(|limit| {
+                pack_number::<BLOCK_LENGTH>(&mut packed, limit.block_us() / 1_000)
+            })?;
+        }
     }
     let plans_end =
         u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
@@ -287,9 +300,11 @@ fn parse_answer(
     plan: &CallPlan,
     mode: Mode,
 ) -> Option<Result<Verdict, StoreError>> {
-    let fits = match rest.split_off_first()? {
-        b'1' => true,
-        b'0' => false,
+    let (fits, tells_blocks) = match rest.split_off_first()? {
+        b'1' => (true, false),
+        b'0' => (false, false),
+        b'3' => (true, true),
+        b'2' => (false, true),
         b'E' => return parse_refusal(rest).map(Err),
         _ => return None,
     };
@@ -308,7 +323,39 @@ fn parse_answer(
             readings[set * limits.len() + index] = parse_reading(rest, &limits[*index])?;
         }
     }
-    Some(Ok(Verdict { fits, readings }))
+    let mut verdict = Verdict {
+        fits,
+        readings,
+        blocks: None,
+    };
+    if tells_blocks {
+        verdict.tell_blocks(parse_blocks(rest, plan)?);
+    }
+    Some(Ok(verdict))
+}
+
+/// What is told of the blocks, in the plan's order of limits. A block never lasts for longer than one may.
+#[cold]
+fn parse_blocks(rest: &mut &[u8], plan: &CallPlan) -> Option<SmallVec<[BlockReading; 2]>> {
+    let mut blocks = SmallVec::from_elem(BlockReading::default(), plan.order.len());
+    for index in &plan.order {
+        let told = parse_number(rest)?;
+        let left_us = told & !BEGINS;
+        if u128::from(left_us) > BLOCK_MAX.as_micros() {
+            return None;
+        }
+        blocks[*index] = BlockReading {
+            left_us,
+            begins: told & BEGINS != 0,
+        };
+    }
+    Some(blocks)
+}
+
+fn parse_number(rest: &mut &[u8]) -> Option<u64> {
+    let mut padded = [0; 8];
+    padded[..NUMBER].copy_from_slice(rest.split_off(..NUMBER)?);
+    Some(u64::from_le_bytes(padded))
 }
 
 fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
@@ -320,11 +367,7 @@ fn parse_refusal(rest: &mut &[u8]) -> Option<StoreError> {
 }
 
 fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
-    let mut number = || {
-        let mut padded = [0; 8];
-        padded[..NUMBER].copy_from_slice(rest.split_off(..NUMBER)?);
-        Some(u64::from_le_bytes(padded))
-    };
+    let mut number = || parse_number(rest);
     Some(match limit.algorithm() {
         Algorithm::FixedWindow { .. } if limit.calendar().is_some() => Reading::Calendar {
             count: number()?,

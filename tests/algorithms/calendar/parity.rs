@@ -264,7 +264,11 @@ impl Stores<'_> {
         for ((ask, lua), rust) in asks.iter().zip(lua).zip(rust) {
             let (fits, readings) = count.decide(ask, self.now_us);
             let readings = readings.into_iter().collect();
-            let expected = Ok(Verdict { fits, readings });
+            let expected = Ok(Verdict {
+                fits,
+                readings,
+                blocks: None,
+            });
             assert_eq!(rust, expected, "at {}: {ask:?}", self.now_us);
             assert_eq!(lua, expected, "at {}: {ask:?}", self.now_us);
             allowed += usize::from(fits && ask.mode == Mode::Charge);

@@ -354,7 +354,11 @@ fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
             shown(release.after.map_or(0, us))
         )
     };
+    let blocked = status
+        .blocked_for
+        .map(|left| format!("  blocked for {} more", shown(us(left))));
     std::iter::once(head)
+        .chain(blocked)
         .chain(explained.releases.iter().map(release))
         .collect()
 }

@@ -74,6 +74,9 @@ fn limit_line(limit: &pb::Limit) -> String {
             .precision
             .map(|precision| format!(", precision {precision}")),
         limit.anchor.map(|_| format!(", anchor {}", anchor(limit))),
+        limit
+            .block
+            .map(|block| format!(", block {}", shown(us(block)))),
     ];
     let window = limit
         .calendar
@@ -116,6 +119,7 @@ fn limit_json(limit: &pb::Limit) -> Value {
         ("burst", limit.burst.map(Value::from)),
         ("precision", limit.precision.map(Value::from)),
         ("anchor", limit.anchor.map(|_| anchor(limit).into())),
+        ("block_us", limit.block.map(us).map(Value::from)),
     ];
     for (name, value) in own
         .into_iter()

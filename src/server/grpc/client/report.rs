@@ -98,8 +98,11 @@ fn limit_line(limit: &pb::LimitStatus) -> String {
         format!(", retry after {}", seconds(us(wait)))
     });
     let reset = seconds(limit.reset_after.map_or(0, us));
+    let blocked = limit.blocked_for.map_or_else(String::new, |left| {
+        format!(", blocked for {}", seconds(us(left)))
+    });
     format!(
-        "limit {}: {} of {} remaining{retry}, fresh in {reset}",
+        "limit {}: {} of {} remaining{blocked}{retry}, fresh in {reset}",
         limit.name, limit.remaining, limit.limit
     )
 }
@@ -123,6 +126,7 @@ pub(super) fn limit_json(limit: &pb::LimitStatus) -> Value {
         &[
             ("reset_after_us", reset_after),
             ("more_after_us", more_after),
+            ("blocked_for_us", limit.blocked_for.map(us)),
         ],
     );
     json

@@ -12,7 +12,33 @@ const LIMITS_MAX: usize = 1_000;
 pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     near_limit(text, totals);
     candidates(text, totals);
+    blocks(text, totals);
     limits(text, totals);
+}
+
+/// Writes also those that are 0, so that the first block is seen as an increase.
+fn blocks(text: &mut Exposition, totals: &Totals) {
+    const NAME: &str = "tollgate_blocks_total";
+    let plans = || totals.snapshot().plans().iter();
+    let blocking = |plan: &'_ Plan| -> usize {
+        let limits = plan.limits().iter();
+        limits.filter(|limit| limit.block_us() > 0).count()
+    };
+    text.family(
+        NAME,
+        Kind::Counter,
+        "Blocks that a denied request began, by plan and limit.",
+    );
+    if plans().map(|plan| blocking(plan)).sum::<usize>() > LIMITS_MAX {
+        return;
+    }
+    for plan in plans() {
+        let limits = plan.limits().iter().filter(|limit| limit.block_us() > 0);
+        for limit in limits {
+            let begun = totals.blocks(&plan.name, limit.name());
+            text.sample(NAME, &labels(plan, limit), begun);
+        }
+    }
 }
 
 fn near_limit(text: &mut Exposition, totals: &Totals) {

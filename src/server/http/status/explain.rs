@@ -210,6 +210,7 @@ fn explained_limits(plan: &Plan, limits: &[LimitExplanation]) -> Vec<Value> {
                 "used": explained.used,
                 "capacity": explained.status.capacity,
                 "remaining": explained.status.remaining,
+                "blocked_for_us": Some(explained.status.blocked_for_us).filter(|left_us| *left_us > 0),
                 "releases": releases.map(|release| json!({ "units": release.units, "after_us": release.after_us })).collect::<Vec<_>>(),
             })
         });

@@ -55,6 +55,7 @@ fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
     Verdict {
         fits: false,
         readings,
+        blocks: None,
     }
 }
 

@@ -164,6 +164,7 @@ fn used(count: u64) -> Option<Verdict> {
     Some(Verdict {
         fits: true,
         readings: [reading].into_iter().collect(),
+        blocks: None,
     })
 }
 

@@ -550,9 +550,12 @@ impl Group {
 
     fn add_keys_of(&mut self, limits: &[Limit]) {
         for limit in limits {
+            // A block of a log is beside other records.
+            self.has_packed |= limit.algorithm() != Algorithm::SlidingLog || limit.block_us() > 0;
             if limit.algorithm() != Algorithm::SlidingLog {
-                self.has_packed = true;
-            } else if !self.logs.contains(&limit.window_us()) {
+                continue;
+            }
+            if !self.logs.contains(&limit.window_us()) {
                 self.logs.push(limit.window_us());
                 self.is_indexed |= name::is_indexed(limit.window_us());
             }

@@ -15,6 +15,8 @@ local n, has_packed, logs, alike
 -- `limits` is the number of the plan's limits if the short way may be tried, and `plain` whether names.lua may be. `log_limit` is
 -- the limit of a plan that is one log. `mode` and `cost` are those of the first request.
 local limits, plain, log_limit, mode, cost
+-- Whether the plan has blocks, so that a charge that is denied goes the general way.
+local blocks
 -- The present limit. The last bytes of its prefix are the number `limit_head`, and those before them, if any, are `prefix`.
 -- `step` is the emission interval, or the length of a cell. `bucket` is the format of a bucket's records, and `bucket_end` the
 -- offset of their last byte from their first. `calendar` has the starts of a calendar's window and of the two before it. `several`

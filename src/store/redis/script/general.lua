@@ -91,6 +91,10 @@ local function limits_of(plan)
   limits = {}
   plans[plan] = limits
   local count = byte(request, at)
+  local has_blocks = count > 128
+  if has_blocks then
+    count = count - 128
+  end
   at = at + 1
   for index = 1, count do
     local kind, precision, fingerprint, window, quota, burst
@@ -110,9 +114,10 @@ local function limits_of(plan)
       bucket_end = last + 6, calendar = calendar,
       kind = kind, fingerprint = fingerprint, window = window, unit = unit_of(window), quota = quota, burst = burst,
       precision = precision,
-      step = ceil(window / (precision > 0 and precision or quota)), is_indexed = #fingerprint > 1,
+      step = ceil(window / (precision > 0 and precision or quota)), is_indexed = #fingerprint > 1, block = false,
     }
   end
+--> block_limits
   return limits
 end
 
@@ -167,21 +172,25 @@ local function evaluate(limit, records, logs, charges, cost)
   if limit.kind == SLIDING_LOG then
     limit.log, limit.index = logs[limit.window], limit.is_indexed and logs.index
     local found = log.view(limit)
-    return { limit = limit, log = found, clamped = found.ahead ~= nil }, found.used + cost <= limit.quota
+    local fits = found.used + cost <= limit.quota
+    return { limit = limit, log = found, clamped = found.ahead ~= nil, denies = not fits }, fits
   end
   local record = records[limit.fingerprint]
   local value = record and record.text or nil
   local evaluate_limit = rule_of(limit.kind).decide and evaluate_by_rule or evaluate_record
   local fits, reading, after, clamped = evaluate_limit(limit, value, charges, cost)
-  return { limit = limit, reading = reading, after = after, clamped = clamped }, fits
+  return { limit = limit, reading = reading, after = after, clamped = clamped, denies = not fits }, fits
 end
 
--- Decides a request under each limit. Returns all states, and whether the cost fits every limit.
-local function evaluate_all(limits, records, logs, charges, cost)
+-- Decides a request under each limit. Returns all states, and whether the cost fits every limit. `begun`: see with_blocks().
+local function evaluate_all(limits, records, logs, charges, cost, begun)
   local states, all_fit, fits = {}, true, nil
   for index, limit in ipairs(limits) do
     states[index], fits = evaluate(limit, records, logs, charges, cost)
     all_fit = fits and all_fit
+  end
+  if limits.has_blocks then
+    all_fit = with_blocks(states, records, all_fit, begun)
   end
   return states, all_fit
 end
@@ -206,7 +215,7 @@ local function with_rings(records, ring_at)
   for index, record in ipairs(records) do
     local fingerprint, text = record.fingerprint, record.text
     local kind = byte(fingerprint) % 8
-    local spread = rule_of(kind).spread
+    local spread = rule_for(fingerprint).spread
     if spread then
       local precision = kind == SLIDING_WINDOW_OF_PRECISION and byte(fingerprint, 2) or 64
       local front, ring, length = spread(sub(text, #fingerprint + 1), ring_at + rings_end, record.window, precision)
@@ -231,7 +240,7 @@ local function join(records, charged)
   local kept, last, ring_at = {}, 0, 1
   for _, record in ipairs(records) do
     local fingerprint = record.fingerprint
-    local rule = rule_of(byte(fingerprint) % 8)
+    local rule = rule_for(fingerprint)
     record.window = record.window or window_of(fingerprint)
     local fresh_at = record.text and rule.fresh_at(record.text, #fingerprint + 1, record.window)
     if fresh_at and (fresh_at > now or not charged) then
@@ -284,8 +293,8 @@ local function write_all(group, writes, states)
   end
 end
 
--- Charges every limit if the cost fits all. Otherwise takes over only the states that a clock that stepped back changed.
-local function charge(group, states, fits, cost)
+-- Charges every limit if the cost fits all. Otherwise takes over only the states that a clock that stepped back changed, and blocks.
+local function charge(group, limits, states, fits, cost)
   for _, state in ipairs(states) do
     local writes = fits or state.clamped
     if state.log and writes then
@@ -297,6 +306,9 @@ local function charge(group, states, fits, cost)
       set_record(group.records, state.limit, state.after)
       group.is_changed, group.is_charged = true, group.is_charged or fits
     end
+  end
+  if limits.has_blocks then
+    block(group, states, fits)
   end
   if group.has_logs then
     write_all(group, log.write, states)
@@ -353,12 +365,14 @@ local function rule_of(kind)
   return rules[kind]
 end
 
+--> block_rule
 local function unit_of(window)
   return max(floor(window / 8), 1000000)
 end
 
 --> limits
 --> stored
+--> block_functions
 --> evaluate
 --> changes
 
@@ -376,16 +390,16 @@ local function decide(group, plan, mode, cost)
     local before = readings_of(states, 0, false)
     refund(group, states, cost)
     states = evaluate_all(limits, records, logs, nil, 0)
-    return '1' .. readings_of(states, 0, false) .. before
+    return reply_of(true, states, readings_of(states, 0, false) .. before)
   end
   local states, fits = evaluate_all(limits, records, logs, mode == 1 or nil, cost)
   if mode == 1 then
     if not fits then
       states = evaluate_all(limits, records, logs, false, cost)
     end
-    charge(group, states, fits, cost)
+    charge(group, limits, states, fits, cost)
   end
-  return (fits and '1' or '0') .. readings_of(states, cost, fits and mode == 1)
+  return reply_of(fits, states, readings_of(states, cost, fits and mode == 1))
 end
 
 local function group_with(key, value, first_log, last_log)

@@ -86,7 +86,10 @@ else
 --> decide
     end
   until true
-  if fits and charges then
+  if fits == false and charges and limit[13] then
+    -- The denial may begin a block.
+    fits = nil
+  elseif fits and charges then
     record = prefix and prefix .. record or record
     if value and from <= #value and not (rings and #record == from - 1) then
       -- It has records of other limits.
@@ -109,10 +112,12 @@ end
 -- Sets `limit` to the fields of a plan's limit, where it has one, no log; else to false.
 local limits_at = plan_at[plan]
 limit = false
-if limits_at and byte(request, limits_at) == 1 and byte(request, limits_at + 1) ~= SLIDING_LOG then
+local limits_count = limits_at and byte(request, limits_at)
+if (limits_count == 1 or limits_count == 129) and byte(request, limits_at + 1) ~= SLIDING_LOG then
   local at = limits_at + 1
 --> limit
-  limit = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0, calendar }
+  limit = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0, calendar,
+    limits_count > 128 }
 end
 single_limits[plan] = limit
 --}
@@ -154,6 +159,9 @@ end
 -- replies, and whether all may be charged. Sets `fits` of each.
 local function test_joint(parts, charges)
   local sums, tested, all_fit = {}, {}, true
+  for _, part in ipairs(parts) do
+    part.name.begun = false
+  end
   for index, part in ipairs(parts) do
     local reads = nil
     if charges and not part.is_peek then
@@ -166,15 +174,41 @@ local function test_joint(parts, charges)
     for _, limit in ipairs(limits) do
       cost = math.min(cost, limit.burst)
     end
-    local states, fits = evaluate_all(limits, group.records, group.logs, reads, cost)
-    part.fits = fits and cost == sum
-    tested[index] = (part.fits and '1' or '0') .. readings_of(states, cost, false)
+    local states, fits = evaluate_all(limits, group.records, group.logs, reads, cost, name.begun)
+    part.fits, part.states, part.tested = fits and cost == sum, states, cost
+    if limits.has_blocks and charges and not part.is_peek and not fits and cost == sum then
+      name.begun = name.begun or {}
+      begin_blocks(states, name.begun)
+    end
+    tested[index] = reply_of(part.fits, states, readings_of(states, cost, false))
     if part.fits or not part.is_shadow then
       -- A peek takes nothing from those behind it.
       sums[name], all_fit = part.is_peek and sum - part.cost or sum, all_fit and part.fits
     end
   end
+  for index, part in ipairs(parts) do
+    if part.name.begun and part.limits.has_blocks and not all_fit then
+      -- The numbers after the decision, in which blocks began.
+      with_blocks(part.states, part.name.group.records, false, part.name.begun)
+      tested[index] = reply_of(part.fits, part.states, readings_of(part.states, part.tested, false))
+    end
+  end
   return tested, all_fit
+end
+
+-- Writes the blocks that began in a joint decision. What was charged before stood in no block, so they come last.
+local function write_begun(parts)
+  for _, part in ipairs(parts) do
+    local name, group = part.name, part.name.group
+    if name.begun then
+      set_blocks(group, name.begun)
+      name.begun = false
+    end
+    if group then
+      write_records(group)
+      name.value = group.value
+    end
+  end
 end
 
 -- Gives back what was charged in this call, at the instant at which it was.
@@ -200,12 +234,16 @@ local function charge_joint(parts, tested, charged)
         reads = false
       end
       local states = evaluate_all(part.limits, group.records, group.logs, reads, part.cost)
-      replies_of[index] = (part.fits and '1' or '0') .. readings_of(states, part.cost, false)
+      for place, state in ipairs(part.states) do
+        states[place].left, states[place].begins = state.left, state.begins
+      end
+      replies_of[index] = reply_of(part.fits, states, readings_of(states, part.cost, false))
     else
       local reply = decide(group, part.plan, 1, part.cost)
       if byte(reply) ~= 49 then
         part.fits = false
         undo_joint(charged)
+        write_begun(parts)
         tested[index] = reply
         return tested
       end
@@ -214,6 +252,7 @@ local function charge_joint(parts, tested, charged)
       charged[#charged + 1], replies_of[index] = part, reply
     end
   end
+  write_begun(parts)
   return replies_of
 end
 
@@ -233,7 +272,8 @@ local function undo_parts(parts)
   end
   for index, part in ipairs(parts) do
     local group = group_of(part.name)
-    replies_of[index] = '1' .. readings_of(evaluate_all(part.limits, group.records, group.logs, false, 0), 0, false) .. befores[index]
+    local states = evaluate_all(part.limits, group.records, group.logs, false, 0)
+    replies_of[index] = reply_of(true, states, readings_of(states, 0, false) .. befores[index])
   end
   return replies_of
 end
@@ -241,11 +281,16 @@ end
 -- Decides requests together. Returns their replies. Errors: none is charged.
 local function decide_joint(parts, charges)
   local tested, all_fit = test_joint(parts, charges)
-  if not charges or not all_fit then
+  if not charges then
     return tested
   end
-  local charged = {}
-  local decided, result = pcall(charge_joint, parts, tested, charged)
+  local charged, decided, result = {}, nil, nil
+  if all_fit then
+    decided, result = pcall(charge_joint, parts, tested, charged)
+  else
+    decided, result = pcall(write_begun, parts)
+    result = decided and tested or result
+  end
   if not decided then
     for _, part in ipairs(parts) do
       -- What was not written is not so. What is known of a log may be wrong, so others leave it alone.
@@ -301,12 +346,12 @@ end
 -- All fields at once: a table that grows costs as much as a decision.
 names[name] = names[name] or {
   key = state and keys[state], value = state and values[state], first_log = first_logs[name], last_log = last_logs[name],
-  group = false, problem = false, number = name,
+  group = false, problem = false, number = name, begun = false,
 }
 refused = refused or names[name].problem
 parts[index] = {
   name = names[name], plan = plan, limits = limits_in(plan), is_shadow = flags % 2 == 1, is_peek = flags > 1,
-  place = final + 1 + place, cost = cost, fits = false, instants = false,
+  place = final + 1 + place, cost = cost, fits = false, instants = false, states = false, tested = 0,
 }
 if joint_mode == UNDO then
   local instants = {}

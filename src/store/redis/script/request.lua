@@ -6,10 +6,10 @@
 --          keys of one group carry the same hash tag, and no two groups share a key. None, in a call for several slots of a
 --          Cluster's node: Redis would refuse them as keys. ARGV then has the names, in this order, after the request.
 -- ARGV[1]  whole numbers, microseconds:
---            where plans end I4, counted in bytes; plans B, then per plan: limits B, then per limit: kind B, precision B (0 if it
+--            where plans end I4, counted in bytes; plans B, then per plan: limits B, and 128 more if some have blocks, then per limit: kind B, precision B (0 if it
 --            has none, 1 of a FIXED_WINDOW_BY_CLOCK whose windows are a calendar's), length of prefix B, prefix (its fingerprint, and
 --            of a token_bucket its rate, see there), window I7, quota I7, burst I7, and of a calendar the starts I7 of its window, of
---            the one before, and of the one before that;
+--            the one before, and of the one before that; then, if some have blocks, per limit: how long it blocks I4, in milliseconds;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
@@ -24,21 +24,22 @@
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
---          to three I7, see each algorithm, and of a refund another for each, from before it; or 'E' and an error as length
+--          to three I7, see each algorithm, and of a refund another for each, from before it; while a block runs '3' or '2', and behind
+--          the readings for each limit how long its block runs yet I7, see block.lua; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's. To a call by names: 'R' and the
 --          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
 --          or wants names to be keys. Nothing was written then, for any name. Or 'T' and the time I7, which is in the window of
 --          no calendar: then nothing was read, and the client sends the call again with the windows of that time. Behind all
 --          replies: the call's instant I7, if a joint decision is to tell it.
 --
--- Packed state: records, each a fingerprint and that algorithm's payload; and if one is of a sliding_window with more than one run,
+-- Packed state: records of blocks, see block.lua; records, each a fingerprint and that algorithm's payload; and if one is of a sliding_window with more than one run,
 -- the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
 -- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
 -- A fingerprint is a head B (kind, by the names of src/core/plan/fingerprint.rs, and eight times the window's index among
 -- common_windows(), or 31), for SLIDING_WINDOW_OF_PRECISION the precision B, for a window that is not common its milliseconds I4, or with the top
 -- bit set its seconds, or with the top two a calendar's unit, first day and zone.
--- Invariants: a peek writes nothing; a denial writes only a clamp; a refund of what was not used writes nothing; every key
+-- Invariants: a peek writes nothing; a denial writes only a clamp, or a block that it begins; a refund of what was not used writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock. Redis may refuse any
 -- write, and under any name there may be anything: then the group's reply is an 'E', and its request is charged nowhere. So what
 -- is read is checked, outside of a pcall too; and a write that may be refused comes first, or the ones before it are undone.
@@ -49,7 +50,7 @@
 --                    limits. It is statements in loops (short/*.lua). It makes only the functions that a call needs.
 --                    Joint decisions of such requests have a loop of their own (joint.lua).
 --   the general way  for all other cases: refunds, several plans, records of other plans, logs beside records, and states ahead
---                    of a clock that stepped back. It is functions (general.lua), made by a call that needs them.
+--                    of a clock that stepped back; blocks. It is functions (general.lua), made by a call that needs them.
 -- Each algorithm has its rule in a file of its own, as statements that both ways contain (the region `decide`). A token_bucket
 -- and a sliding_log have further code for states that are rare and costly. script.rs puts the regions in their places.
 
@@ -61,9 +62,11 @@ local plan_at, after_plans, plans_end, plans = {}, 6, unpack('<I4B', request)
 local read_to, has_rings = 0, false
 for index = 0, plans - 1 do
   plan_at[index] = after_plans
-  local limits = byte(request, after_plans)
+  local limits, blocks = byte(request, after_plans), 0
   if limits == 0 then
     return { err = MALFORMED }
+  elseif limits > 128 then
+    limits, blocks = limits - 128, 4 * (limits - 128)
   end
   after_plans = after_plans + 1
   read_to = max(read_to, 40 * limits)
@@ -79,6 +82,7 @@ for index = 0, plans - 1 do
       after_plans = after_plans + 21
     end
   end
+  after_plans = after_plans + blocks
 end
 if after_plans ~= plans_end + 1 then
   return { err = MALFORMED }

@@ -5,6 +5,9 @@ local common_windows
 
 -- The window of a fingerprint, in microseconds.
 local function window_of(fingerprint)
+  if byte(fingerprint) == BLOCK then
+    fingerprint = sub(fingerprint, 2)
+  end
   local common = floor(byte(fingerprint) / 8)
   if common < 31 then
     common_windows = common_windows or {
@@ -29,8 +32,12 @@ local function parse_records(value)
   local records, position = {}, 1
   while position <= #value and byte(value, position) ~= RINGS do
     local head, size = byte(value, position), 1
-    if not KINDS[head % 8] then
-      error('tollgate: state of an unknown fingerprint, head ' .. head)
+    local is_block = head == BLOCK
+    if is_block then
+      head, size = byte(value, position + 1), 2
+    end
+    if not head or not (KINDS[head % 8] or is_block and head % 8 == SLIDING_LOG) then
+      error('tollgate: state of an unknown fingerprint, head ' .. tostring(head))
     elseif head % 8 == SLIDING_WINDOW_OF_PRECISION then
       size = size + 1
     end
@@ -38,7 +45,7 @@ local function parse_records(value)
       size = size + 4
     end
     local fingerprint = sub(value, position, position + size - 1)
-    local rule = rule_of(head % 8)
+    local rule = rule_for(fingerprint)
     local next_position = position + size + rule.size(value, position + size)
     local text = rule.gather and fingerprint .. rule.gather(value, position + size) or sub(value, position, next_position - 1)
     local record = { fingerprint = fingerprint, text = text, window = false }
@@ -49,9 +56,13 @@ local function parse_records(value)
   return records
 end
 
--- A number for each fingerprint, by which fingerprints are sorted as by their bytes.
+-- A number for each fingerprint, by which fingerprints are sorted as by their bytes. Those of blocks come first.
 local function order_of(fingerprint)
-  return (unpack('>I6', fingerprint .. '\0\0\0\0\0'))
+  local before = 0
+  if byte(fingerprint) == BLOCK then
+    fingerprint, before = sub(fingerprint, 2), STAMP_TOP
+  end
+  return unpack('>I6', fingerprint .. '\0\0\0\0\0') - before
 end
 
 local function in_order(a, b)

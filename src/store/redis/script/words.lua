@@ -6,5 +6,7 @@ local byte, sub, rep, floor, ceil, max, type = string.byte, string.sub, string.r
 local call, try, format = redis.call, redis.pcall, string.format
 -- After the records of a packed state, before its rings. No record begins with it: it is the head of a sliding_log.
 local RINGS = SLIDING_LOG
+-- Begins the record of a block, see block.lua. It is a head of a sliding_log, too.
+local BLOCK = SLIDING_LOG + 8
 -- How a group is alike that stands for joint decisions.
 local JOINT = 2

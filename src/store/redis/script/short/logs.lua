@@ -5,16 +5,20 @@ while repeats > 0 do
   -- Whether the request fits, and what is answered; nothing is done where the log is one that needs more than this.
   local key, problem_of, fits, used, frees_in, fresh_in = keys[next_log], nil, nil, nil, nil, nil
   repeat
+    if blocks and values[next_packed] then
+      break
+    end
 --> log_decide
   until true
   problem = problem_of
-  if problem or fits == nil then
+  if problem or fits == nil or blocks and charges and not fits then
+    log_limit = not blocks and log_limit
     break
   end
   numbers[filled + 1] = fits and 49 or 48
   numbers[filled + 2], numbers[filled + 3], numbers[filled + 4] = used, frees_in, fresh_in
   filled, answers = filled + 4, answers + 1
-  next_log = next_log + logs
+  next_packed, next_log = next_packed + has_packed, next_log + logs
   repeats = repeats - 1
 --}
 end

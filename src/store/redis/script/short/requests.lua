@@ -30,7 +30,8 @@ while limits and undecided and not problem do
       end
     end
 --> request
-    if fits == nil then
+    if fits == nil or blocks and mode == 1 and not all_fit then
+      fits = nil
       break
     elseif not (fits and charges) then
       numbers[first], fits = all_fit and 49 or 48, false
