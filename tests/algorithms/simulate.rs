@@ -51,21 +51,25 @@ fn requests(random: &mut Random) -> Vec<Request> {
 
 /// What each key is denied by these limits, of which every one is brute force.
 fn denied_by_model(limits: &[Limit], requests: &[Request]) -> BTreeMap<u64, u64> {
-    let mut models: BTreeMap<u64, Vec<Model>> = BTreeMap::new();
+    // With each model, when the block of its limit ends.
+    let mut models: BTreeMap<u64, Vec<(Model, u64)>> = BTreeMap::new();
     let mut denied = BTreeMap::new();
     for (at_us, key, cost) in requests {
         let models = models
             .entry(*key)
-            .or_insert_with(|| limits.iter().map(|_| Model::new()).collect());
-        let fits = |(limit, model): (&Limit, &Model)| {
-            *cost <= limit.capacity() && model.fits(limit, *at_us, *cost)
-        };
-        let fits = limits.iter().zip(&*models).all(fits);
+            .or_insert_with(|| limits.iter().map(|_| (Model::new(), 0)).collect());
+        let never_fits = limits.iter().any(|limit| *cost > limit.capacity());
+        let free = |(limit, (model, _)): (&Limit, &(Model, u64))| model.fits(limit, *at_us, *cost);
+        let free: Vec<bool> = limits.iter().zip(&*models).map(free).collect();
+        let blocked = models.iter().any(|(_, ends_us)| ends_us > at_us);
+        let fits = !never_fits && !blocked && free.iter().all(|free| *free);
         *denied.entry(*key).or_default() += u64::from(!fits);
-        for (limit, model) in limits.iter().zip(models) {
+        for ((limit, (model, ends_us)), free) in limits.iter().zip(models).zip(free) {
             model.clamp(limit, *at_us);
             if fits {
                 model.charge(limit, *at_us, *cost);
+            } else if !never_fits && !free && *ends_us <= *at_us && limit.block_us() > 0 {
+                *ends_us = *at_us + limit.block_us();
             }
         }
     }
@@ -165,6 +169,13 @@ fn check(algorithm: Algorithm, seed: u64) {
             1 + random.below(19)
         };
         limits = vec![Limit::new("limit", 4, WINDOW, Algorithm::TokenBucket { burst }).unwrap()];
+    }
+    if random.below(3) == 0 {
+        let block = Duration::from_millis(1_000 + random.below(9_000));
+        let blocking = limits
+            .into_iter()
+            .map(|limit| limit.with_block(block).unwrap());
+        limits = blocking.collect();
     }
     let denied = denied_by_model(&limits, &requests);
     let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
@@ -269,7 +280,13 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
             } else {
                 algorithm
             };
-            Limit::new(format!("{seconds}"), quota, window, algorithm).unwrap()
+            let limit = Limit::new(format!("{seconds}"), quota, window, algorithm).unwrap();
+            match random.below(3) {
+                0 => limit
+                    .with_block(Duration::from_secs(1 + random.below(9)))
+                    .unwrap(),
+                _ => limit,
+            }
         };
         let first = vec![
             limit(&mut random, 2, algorithm),

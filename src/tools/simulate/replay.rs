@@ -4,6 +4,7 @@
 //! 37 million logs. A replay holds about 30 bytes for each key, and 50 more for each variant and limit. Counters that grow come on
 //! top; see [`counters`].
 
+mod blocks;
 mod bucket_need;
 mod counters;
 mod overridden;
@@ -176,7 +177,7 @@ impl Replay {
             .zip(&mut self.shared)
             .zip(&mut self.overrides)
         {
-            let before = variant.bytes() + shared.bytes;
+            let before = variant.bytes() + shared.bytes();
             let decider = overrides.as_mut().and_then(|overrides| {
                 overrides.expire(event.at_us);
                 if is_new && overrides.are_for(key) {
@@ -185,7 +186,7 @@ impl Replay {
                 variant.decider(index, key, overrides)
             });
             *denied += u64::from(variant.denies(index, event, key, (decider, shared)));
-            self.bytes = (self.bytes + variant.bytes() + shared.bytes).saturating_sub(before);
+            self.bytes = (self.bytes + variant.bytes() + shared.bytes()).saturating_sub(before);
         }
         if self.bytes > self.sweep_at {
             self.sweep(event.at_us)

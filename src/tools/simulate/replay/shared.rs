@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use super::blocks::Blocks;
 use tollgate_core::algorithm::State;
 use tollgate_core::plan::{Limit, LimitFingerprint};
 
@@ -15,8 +16,9 @@ pub(super) type SharedKey = (usize, u64);
 #[derive(Debug, Default)]
 pub(super) struct SharedCounters {
     counters: HashMap<SharedKey, SmallVec<[Counter; 1]>>,
+    pub(super) blocks: Blocks,
     /// Heap memory of the states.
-    pub(super) bytes: usize,
+    state_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl SharedCounters {
     /// Takes the state of each limit out, or a fresh one.
     pub(super) fn take<S: FromIterator<State>>(&mut self, key: SharedKey, limits: &[Limit]) -> S {
         let counters = self.counters.entry(key).or_default();
-        let bytes = &mut self.bytes;
+        let bytes = &mut self.state_bytes;
         let take = |limit: &Limit| {
             let index = counters
                 .iter()
@@ -56,7 +58,7 @@ impl SharedCounters {
     ) {
         let counters = self.counters.entry(key).or_default();
         for (limit, state) in limits.iter().zip(states) {
-            self.bytes += state.heap_bytes();
+            self.state_bytes += state.heap_bytes();
             counters.push(Counter {
                 fingerprint: limit.fingerprint(),
                 window_us: limit.window_us(),
@@ -71,12 +73,18 @@ impl SharedCounters {
             counters.retain(|counter| counter.state.fresh_at_us(counter.window_us) > now_us);
             !counters.is_empty()
         });
-        self.bytes = self
+        self.blocks.sweep(now_us);
+        self.state_bytes = self
             .counters
             .values()
             .flatten()
             .map(|counter| counter.state.heap_bytes())
             .sum();
-        self.bytes
+        self.bytes()
+    }
+
+    /// Memory of states and blocks.
+    pub(super) fn bytes(&self) -> usize {
+        self.state_bytes + self.blocks.bytes()
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Spacing;
+use super::blocks::Blocks;
 use super::bucket_need::{BucketNeed, BucketRule};
 use super::counters::{Counters, States};
 use super::overridden::{Decider, FileOverrides};
@@ -18,7 +19,7 @@ use super::packed::LogCount;
 use super::shared::{SharedCounters, SharedKey};
 use super::worst::Worst;
 use crate::simulate::order::Event;
-use tollgate_core::algorithm::{Mode, State, decide};
+use tollgate_core::algorithm::{Mode, State, Verdict, decide, decide_with_blocks};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::{Algorithm, Limit, Plan, QUOTA_MAX, Rule, SLIDING_LOG_QUOTA_MAX};
 
@@ -59,6 +60,7 @@ pub struct Variant {
     /// What each key needs of each limit.
     pub(in crate::simulate) needs: Vec<u64>,
     counters: Counters,
+    blocks: Blocks,
     /// Counters that deny nothing, of keys that were denied. Where plans count together, they count this plan's requests alone, and
     /// are there from the first request on.
     unlimited: HashMap<usize, Unlimited>,
@@ -83,6 +85,7 @@ impl Variant {
             denied: Vec::new(),
             needs: Vec::new(),
             counters: Counters::new(plan.limits()),
+            blocks: Blocks::default(),
             unlimited: HashMap::new(),
             denied_by: vec![0; plan.limits().len()],
             worst: Worst::default(),
@@ -178,12 +181,17 @@ impl Variant {
         };
         let mut fits = false;
         if plan.never_fits(cost).is_none() {
-            let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
+            let blocks = match shared_key {
+                Some(key) => (key, &mut shared.blocks),
+                None => ((0, index as u64), &mut self.blocks),
+            };
+            let verdict = verdict(&plan, &mut states, blocks, now_us, cost);
             fits = verdict.fits;
-            let each = verdict.readings.iter().zip(limits).zip(&mut self.denied_by);
-            each.for_each(|((reading, limit), denied_by)| {
-                *denied_by += u64::from(!fits && reading.wait_us(limit, units) > 0)
-            });
+            for (place, limit) in limits.iter().enumerate() {
+                let waits = verdict.readings[place].wait_us(limit, units) > 0;
+                let denies = waits || verdict.block(place).left_us > 0;
+                self.denied_by[place] += u64::from(!fits && denies);
+            }
             if fits && shared_key.is_none() && !self.unlimited.contains_key(&index) {
                 let used = verdict
                     .readings
@@ -278,6 +286,7 @@ impl Variant {
     /// Drops the counters that count nothing any more. Returns the heap memory of the others.
     pub(super) fn sweep(&mut self, now_us: u64) -> usize {
         self.counters.sweep(now_us, self.plan.limits());
+        self.blocks.sweep(now_us);
         let (counters, limits) = (&self.counters, self.plan.limits());
         let are_fresh = |unlimited: &Unlimited| {
             unlimited
@@ -294,7 +303,7 @@ impl Variant {
 
     /// Heap memory of all counters.
     pub(super) fn bytes(&self) -> usize {
-        self.counters.bytes() + self.bytes
+        self.counters.bytes() + self.blocks.bytes() + self.bytes
     }
 }
 
@@ -366,6 +375,25 @@ impl UnlimitedCounter {
             Self::Log(log) => log.heap_bytes(),
         }
     }
+}
+
+/// Charges a request where it fits, beside the blocks of this key.
+fn verdict(
+    plan: &Plan,
+    states: &mut States,
+    (key, blocks): (SharedKey, &mut Blocks),
+    now_us: u64,
+    cost: Cost,
+) -> Verdict {
+    let limits = plan.limits();
+    if !plan.has_blocks() {
+        return decide(limits, states, now_us, cost, Mode::Charge);
+    }
+    let mut running = blocks.take(key, limits);
+    let beside = (&mut states[..], &mut running[..]);
+    let verdict = decide_with_blocks(limits, beside, now_us, cost, Mode::Charge);
+    blocks.put(key, limits, &running);
+    verdict
 }
 
 fn heap_bytes(unlimited: &Unlimited) -> usize {
