@@ -38,7 +38,7 @@ impl Model {
     }
 
     /// Units (for a token bucket: microseconds of debt) that count at `now_us`.
-    fn used(&self, limit: &Limit, now_us: u64) -> u64 {
+    pub(super) fn used(&self, limit: &Limit, now_us: u64) -> u64 {
         let mut seen = self.clone();
         seen.clamp(limit, now_us);
         let window_us = limit.window_us();
@@ -95,7 +95,7 @@ impl Model {
     }
 
     /// Takes back what lies ahead of a clock that stepped back. A bucket's debt keeps its rate.
-    fn clamp_times(&mut self, limit: &Limit, now_us: u64) {
+    pub(super) fn clamp_times(&mut self, limit: &Limit, now_us: u64) {
         let ahead_us = self.start_us.saturating_sub(now_us);
         self.start_us -= ahead_us;
         // If the clock stepped back, a debt above one window is kept as it was. A smaller debt is limited to one window.
@@ -163,7 +163,7 @@ impl Model {
     }
 
     /// Gives units back, the newest that count first. Returns how many.
-    fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) -> u64 {
+    pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) -> u64 {
         if let Algorithm::TokenBucket { .. } = limit.algorithm() {
             let emission_us = self.unit_us;
             let debt_us = self.used(limit, now_us);
@@ -239,7 +239,7 @@ impl Model {
 }
 
 /// Asserts that `holds` is true `wait_us` after `now_us`, and was false a microsecond before.
-fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bool) {
+pub(super) fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn(u64) -> bool) {
     assert!(holds(now_us + wait_us), "{what} {wait_us}: not yet");
     assert!(
         wait_us == 0 || !holds(now_us + wait_us - 1),

@@ -1,0 +1,380 @@
+//! Blocks in both stores against brute force: a model that keeps every charge, and for each limit when its block began.
+//!
+//! One history runs through the embedded store and through Redis, on one injected clock. It has charges, peeks, refunds and resets,
+//! edits of quota and `block`, plans without `block` on the same counts, and clocks that step back. Both must give the same readings,
+//! and the numbers that the model finds by trying: the first instant at which the request passes, and the key is fresh.
+
+mod joint;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::algorithm::Verdict;
+use tollgate::key::Key;
+use tollgate::plan::{Algorithm, Limit, Plan};
+use tollgate::store::{Check, MemoryStore, Mode, Store, StoreDeadline, Subject};
+
+use super::oracle::{Model, assert_first};
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::clocked_store::store_on;
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::redis::Redis;
+
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+/// Steps of each history, unless `TOLLGATE_BLOCK_STEPS` says otherwise.
+const STEPS: u64 = 8_000;
+const KEYS: u64 = 3;
+const S: u64 = 1_000_000;
+const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 1 };
+
+/// One key by one limit.
+struct Counted {
+    model: Model,
+    /// When its block began, and how long it lasts.
+    block: Option<(u64, u64)>,
+}
+
+impl Counted {
+    /// How long the block runs yet. One that began later than now was begun by a clock that stepped back: it begins now.
+    fn left_us(&self, now_us: u64) -> u64 {
+        self.block.map_or(0, |(begun_us, length_us)| {
+            let ends_us = begun_us.min(now_us) + length_us;
+            ends_us.saturating_sub(now_us)
+        })
+    }
+}
+
+#[derive(Default)]
+struct World(HashMap<(String, Vec<u8>), Counted>);
+
+/// What happened in a history, so that none is one-sided.
+#[derive(Debug, Default)]
+struct Seen {
+    allowed: u64,
+    denied: u64,
+    begun: u64,
+    /// Denials although units are free.
+    blocked_alone: u64,
+}
+
+impl World {
+    fn of(&mut self, check: &Check, limit: &Limit) -> &mut Counted {
+        let name = (
+            check.key.as_str().to_owned(),
+            limit.fingerprint().bytes().to_vec(),
+        );
+        self.0.entry(name).or_insert_with(|| Counted {
+            model: Model::new(),
+            block: None,
+        })
+    }
+
+    fn left_us(&mut self, check: &Check, limit: &Limit, now_us: u64) -> u64 {
+        let left_us = self.of(check, limit).left_us(now_us);
+        if limit.block_us() > 0 { left_us } else { 0 }
+    }
+
+    /// Decides as the promises say. Returns whether the request passes, and which limits begin a block.
+    fn decide(&mut self, check: &Check, now_us: u64, seen: &mut Seen) -> (bool, Vec<bool>) {
+        let (limits, cost) = (check.plan.limits(), check.cost.units());
+        if check.mode == Mode::Refund {
+            for limit in limits {
+                let model = &mut self.of(check, limit).model;
+                model.clamp(limit, now_us);
+                model.refund(limit, now_us, cost);
+            }
+            return (true, vec![false; limits.len()]);
+        }
+        let lefts: Vec<u64> = limits
+            .iter()
+            .map(|limit| self.left_us(check, limit, now_us))
+            .collect();
+        let free: Vec<bool> = limits
+            .iter()
+            .map(|limit| self.of(check, limit).model.fits(limit, now_us, cost))
+            .collect();
+        let fits = free.iter().all(|free| *free) && lefts.iter().all(|left_us| *left_us == 0);
+        let mut begins = vec![false; limits.len()];
+        if check.mode == Mode::Charge {
+            for (index, limit) in limits.iter().enumerate() {
+                let counted = self.of(check, limit);
+                counted.model.clamp(limit, now_us);
+                if fits {
+                    counted.model.charge(limit, now_us, cost);
+                }
+                if limit.block_us() == 0 {
+                    continue;
+                }
+                if let Some((begun_us, _)) = &mut counted.block {
+                    *begun_us = now_us.min(*begun_us);
+                }
+                if !fits && !free[index] && lefts[index] == 0 {
+                    counted.block = Some((now_us, limit.block_us()));
+                    begins[index] = true;
+                }
+            }
+            if fits {
+                // A block that has ended is gone with the next charge, whatever a clock does then.
+                let of_key = self
+                    .0
+                    .iter_mut()
+                    .filter(|((key, _), _)| key == check.key.as_str());
+                of_key
+                    .filter(|(_, counted)| counted.left_us(now_us) == 0)
+                    .for_each(|(_, counted)| counted.block = None);
+            }
+            *(if fits {
+                &mut seen.allowed
+            } else {
+                &mut seen.denied
+            }) += 1;
+            seen.begun += begins.iter().filter(|begins| **begins).count() as u64;
+            seen.blocked_alone += u64::from(!fits && free.iter().all(|free| *free));
+        }
+        (fits, begins)
+    }
+
+    /// Compares the numbers of a verdict with those that the model has after the decision.
+    fn check(
+        &mut self,
+        check: &Check,
+        now_us: u64,
+        verdict: &Verdict,
+        expected: &(bool, Vec<bool>),
+    ) {
+        let (limits, cost) = (check.plan.limits(), check.cost.units());
+        let (fits, begins) = expected;
+        assert_eq!(verdict.fits, *fits, "fits");
+        for (index, status) in verdict.statuses(limits, check.cost).iter().enumerate() {
+            let limit = &limits[index];
+            let left_us = self.left_us(check, limit, now_us);
+            let mut model = self.of(check, limit).model.clone();
+            // A peek reads a debt at the rate that it has.
+            if check.mode == Mode::Peek {
+                model.clamp_times(limit, now_us);
+            } else {
+                model.clamp(limit, now_us);
+            }
+            assert_eq!(
+                (status.blocked_for_us, status.begins_block),
+                (left_us, begins[index]),
+                "{limit:?}"
+            );
+            let passes =
+                |at_us: u64, units| at_us >= now_us + left_us && model.fits(limit, at_us, units);
+            let most = (1..=limit.capacity())
+                .rev()
+                .find(|units| passes(now_us, *units));
+            assert_eq!(
+                status.remaining,
+                most.unwrap_or(0),
+                "remaining of {limit:?}"
+            );
+            assert_first(now_us, status.reset_after_us, "reset_after", |at_us| {
+                at_us >= now_us + left_us && model.used(limit, at_us) == 0
+            });
+            let denies = !fits && !passes(now_us, cost);
+            assert_eq!(status.retry_after_us.is_some(), denies, "{limit:?}");
+            if let Some(wait_us) = status.retry_after_us {
+                assert_first(now_us, wait_us, "retry_after", |at_us| passes(at_us, cost));
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &str) {
+        self.0.retain(|(other, _), _| other != key);
+    }
+}
+
+/// Plans of one count, of these algorithms: with other quotas, bursts and blocks. Some have none.
+fn plans(random: &mut Random, algorithms: &[Algorithm]) -> Vec<Arc<Plan>> {
+    let one = |random: &mut Random, (place, algorithm): (usize, &Algorithm)| {
+        // Divisors of the window, so that the interval of a token bucket is exact.
+        let quota = *random.pick(&[2, 4, 5, 8, 10]);
+        let algorithm = match algorithm {
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+                burst: 1 + random.below(2 * quota),
+            },
+            other => *other,
+        };
+        let limit = limit(quota, Duration::from_secs(2 + place as u64), algorithm);
+        match random.below(3) {
+            0 => limit,
+            _ => limit
+                .with_block(Duration::from_millis(
+                    *random.pick(&[1_000, 1_500, 2_000, 7_000]),
+                ))
+                .unwrap(),
+        }
+    };
+    (0..10)
+        .map(|_| {
+            plan(
+                algorithms
+                    .iter()
+                    .enumerate()
+                    .map(|shape| one(random, shape))
+                    .collect(),
+            )
+        })
+        .collect()
+}
+
+fn random_check(random: &mut Random, plan: &Arc<Plan>) -> Check {
+    let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
+    let cost = match random.below(5) {
+        0 => 1 + random.below(most),
+        _ => 1,
+    };
+    let mode = match random.below(12) {
+        0..=1 => Mode::Peek,
+        2 => Mode::Refund,
+        _ => Mode::Charge,
+    };
+    Check {
+        mode,
+        ..ask(plan, &format!("key {}", random.below(KEYS)), cost)
+    }
+}
+
+/// Times that go on. Beside other limits, and beside a log, each store drops what is fresh at another time, which steps back show.
+fn next_time(random: &mut Random, now_us: u64) -> u64 {
+    now_us
+        + match random.below(12) {
+            0..=3 => 0,
+            4..=8 => random.below(S / 10),
+            9..=10 => random.below(3 * S),
+            _ => S,
+        }
+}
+
+fn steps() -> u64 {
+    let steps = std::env::var("TOLLGATE_BLOCK_STEPS");
+    steps.map_or(STEPS, |text| text.parse().unwrap())
+}
+
+async fn check(algorithms: &[Algorithm], steps_back: bool, seed: u64) {
+    let (redis, clock, mut random) = (Redis::start(), FakeClock::new(), Random(seed));
+    let (shared, embedded) = (
+        store_on(&redis, &clock),
+        MemoryStore::new(1 << 30, Arc::new(clock.clone())),
+    );
+    let (mut world, mut seen) = (World::default(), Seen::default());
+    let plans = plans(&mut random, algorithms);
+    let mut plan = &plans[0];
+    let (mut times, mut now_us) = (Times::new(START_US, 2 * S), START_US);
+    let steps = steps();
+    for step in 0..steps {
+        if random.below(30) == 0 {
+            plan = random.pick(&plans);
+        }
+        now_us = if steps_back {
+            times.next(&mut random)
+        } else {
+            next_time(&mut random, now_us)
+        };
+        clock.set(now_us);
+        // The embedded store drops what is fresh when a key begins anew, which steps back would show.
+        if !steps_back && random.below(200) == 0 {
+            let key = format!("key {}", random.below(KEYS));
+            reset(&shared, &embedded, plan, &key).await;
+            world.forget(&key);
+        }
+        // One at a time, or several in one call, which the script writes once.
+        let count = if random.below(3) == 0 {
+            1 + random.below(6)
+        } else {
+            1
+        };
+        let checks: Vec<Check> = (0..count)
+            .map(|_| {
+                let plan = if random.below(8) == 0 {
+                    random.pick(&plans)
+                } else {
+                    plan
+                };
+                random_check(&mut random, plan)
+            })
+            .collect();
+        let (lua, rust) = (
+            shared.decide_batch(&checks, PATIENCE).await,
+            embedded.decide_batch(&checks, PATIENCE).await,
+        );
+        for (index, check) in checks.iter().enumerate() {
+            assert_eq!(
+                lua[index], rust[index],
+                "{algorithms:?}, seed {seed}, step {step}, at {now_us}: {check:?}"
+            );
+            let expected = world.decide(check, now_us, &mut seen);
+            let verdict = rust[index].as_ref().unwrap();
+            told_on_panic(
+                &format!(
+                    "{algorithms:?}, seed {seed}, step {step}, at {now_us}: {check:?}, {verdict:?}"
+                ),
+                || {
+                    // In a batch, only the last request of a key sees the world as it is now.
+                    if checks[index + 1..]
+                        .iter()
+                        .all(|later| later.key != check.key)
+                        || expected.0
+                    {
+                        world.check(check, now_us, verdict, &expected);
+                    }
+                },
+            );
+            if expected.0 {
+                times.mark(now_us);
+            }
+        }
+    }
+    println!("{algorithms:?}: {seen:?}");
+    assert!(
+        seen.allowed > steps / 20 && seen.begun > steps / 100 && seen.blocked_alone > steps / 200,
+        "the history is one-sided: {seen:?}"
+    );
+}
+
+/// Says where it was, if it fails.
+fn told_on_panic(place: &str, run: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        println!("{place}");
+        std::panic::resume_unwind(panic);
+    }
+}
+
+async fn reset(shared: &impl Store, embedded: &MemoryStore, plan: &Plan, key: &str) {
+    let logs = plan
+        .limits()
+        .iter()
+        .filter(|limit| limit.algorithm() == LOG);
+    let subject = Subject {
+        key: Key::new(key).unwrap(),
+        counts_as: plan.counts_as.clone(),
+        log_windows_us: logs.map(Limit::window_us).collect(),
+    };
+    shared.reset(&subject, PATIENCE).await.unwrap();
+    embedded.reset(&subject, PATIENCE).await.unwrap();
+}
+
+macro_rules! blocks_as_brute_force {
+    ($($name:ident: $algorithms:expr, $steps_back:expr;)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            check(&$algorithms, $steps_back, 0xb10c).await;
+        }
+    )*};
+}
+
+blocks_as_brute_force! {
+    a_fixed_window_on_the_clock_blocks_as_brute_force: [FIXED], true;
+    a_fixed_window_from_the_first_request_blocks_as_brute_force: [ANCHORED], true;
+    a_sliding_counter_blocks_as_brute_force: [COUNTER], true;
+    a_token_bucket_blocks_as_brute_force: [BUCKET], true;
+    a_sliding_window_blocks_as_brute_force: [WINDOW], true;
+    a_sliding_window_of_precision_20_blocks_as_brute_force: [Algorithm::SlidingWindow { precision: 20 }], true;
+    a_sliding_log_blocks_as_brute_force: [LOG], false;
+    several_limits_block_as_brute_force: [FIXED, BUCKET, COUNTER, WINDOW], false;
+    several_limits_with_logs_block_as_brute_force: [LOG, FIXED, WINDOW, LOG], false;
+}
