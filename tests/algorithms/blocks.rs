@@ -255,6 +255,10 @@ fn steps() -> u64 {
     steps.map_or(STEPS, |text| text.parse().unwrap())
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one history, told from its beginning to its end"
+)]
 async fn check(algorithms: &[Algorithm], steps_back: bool, seed: u64) {
     let (redis, clock, mut random) = (Redis::start(), FakeClock::new(), Random(seed));
     let (shared, embedded) = (

@@ -269,6 +269,10 @@ fn a_plan_of_several_limits_equals_brute_force() {
 
 /// Plans of one `counts_as` are decided as a store decides them, where a limit of one finds what the other counted.
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one history, told from its beginning to its end"
+)]
 fn plans_that_share_one_count_are_decided_as_by_a_store() {
     for seed in 0..60 {
         let mut random = Random(seed);

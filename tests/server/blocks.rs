@@ -29,6 +29,10 @@ async fn detailed(world: &mut AdminFixture, plan: &str, cost: u64) -> pb::Should
         .into_inner()
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one history, told from its beginning to its end"
+)]
 async fn blocks_are_told(flags: &[&str]) {
     let mut world = AdminFixture::start(PLANS, flags).await;
     assert!(detailed(&mut world, "p", 2).await.allowed);

@@ -92,6 +92,10 @@ fn apply(
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one history, told from its beginning to its end"
+)]
 async fn history(url: &str, algorithms: &[Algorithm], seed: u64) {
     let (clock, mut random) = (FakeClock::new(), Random(seed));
     let shared = RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap();
