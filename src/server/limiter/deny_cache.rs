@@ -93,14 +93,18 @@ struct Entry {
     /// Stored so that growing the table needs no hashing.
     hash: u32,
     readings: Readings,
-    /// One for each limit, if a block runs.
-    blocks: Option<Box<[BlockReading]>>,
 }
 
-/// One reading per limit. Most plans have one limit, which needs no allocation.
+/// What the store told of each limit. Most plans have one limit and most keys no block, which needs no allocation.
 enum Readings {
     One(Reading),
-    Several(Box<[Reading]>),
+    Several(Box<SeveralReadings>),
+}
+
+/// One reading per limit, and one block per limit if a block runs.
+struct SeveralReadings {
+    readings: Box<[Reading]>,
+    blocks: Option<Box<[BlockReading]>>,
 }
 
 impl DenyCache {
@@ -132,7 +136,7 @@ impl DenyCache {
         denial_at(
             check.plan.limits(),
             entry.readings.as_slice(),
-            entry.blocks.as_deref(),
+            entry.readings.blocks(),
             check.cost,
             elapsed_us,
         )
@@ -151,8 +155,7 @@ impl DenyCache {
             asked_us,
             holds_us: wait_us.min(HOLD_MAX_US) as u32,
             hash: self.hash(check),
-            readings: Readings::new(&verdict.readings),
-            blocks: verdict.blocks.clone(),
+            readings: Readings::new(verdict),
         };
         let until_us = entry.until_us();
         self.table().put(entry, check, self.entries_max);
@@ -332,17 +335,27 @@ impl Entry {
 }
 
 impl Readings {
-    fn new(readings: &[Reading]) -> Self {
-        match readings {
-            [one] => Self::One(*one),
-            several => Self::Several(several.into()),
+    fn new(verdict: &Verdict) -> Self {
+        match (&verdict.readings[..], &verdict.blocks) {
+            ([one], None) => Self::One(*one),
+            (several, blocks) => Self::Several(Box::new(SeveralReadings {
+                readings: several.into(),
+                blocks: blocks.clone(),
+            })),
         }
     }
 
     fn as_slice(&self) -> &[Reading] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
-            Self::Several(several) => several,
+            Self::Several(several) => &several.readings,
+        }
+    }
+
+    fn blocks(&self) -> Option<&[BlockReading]> {
+        match self {
+            Self::One(_) => None,
+            Self::Several(several) => several.blocks.as_deref(),
         }
     }
 }
