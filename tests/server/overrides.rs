@@ -12,6 +12,7 @@ use tonic::Code;
 use crate::support::admin::AdminFixture;
 use crate::support::cluster::Cluster;
 use crate::support::history::Random;
+use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, decide};
 
@@ -158,6 +159,26 @@ async fn a_change_by_any_replica_is_in_force_on_all_of_them() {
     let first = decide(&mut late.client, "early", "free").await;
     assert_eq!((first.limit, first.overridden), (Some(55), true));
     assert_eq!(redis.cli(&["ttl", NAME]), "-1");
+}
+
+/// The connection of operators has no decision that would find out. It was not pinged either, since it was read on all the time.
+#[tokio::test]
+async fn a_connection_that_only_reads_overrides_is_replaced_when_a_device_forgets_it() {
+    let redis = Redis::start();
+    let proxy = Proxy::before(redis.port);
+    let (mut far, mut near) = (
+        replica_on(CONFIG, &proxy.url()).await,
+        replica_on(CONFIG, &redis.url()).await,
+    );
+    set(&mut near, entry("k", 50)).await.unwrap();
+    until_quota(&mut far, "k", 50).await;
+    proxy.swallow();
+    proxy.let_through();
+    set(&mut near, entry("k", 60)).await.unwrap();
+    let late = until_quota(&mut far, "k", 60).await;
+    println!("in force {late:?} after every connection was forgotten");
+    set(&mut far, entry("k", 70)).await.unwrap();
+    until_quota(&mut near, "k", 70).await;
 }
 
 #[tokio::test]

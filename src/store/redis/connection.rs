@@ -32,7 +32,7 @@ use breaker::within;
 use client::ConnectionTask;
 use pace::Failure;
 
-/// A connection that was idle for this long is pinged, and again after each such interval.
+/// A connection on which nothing was answered for this long is pinged, and again after each such interval.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// The time limit of a ping, unless decisions have longer. A Redis that pauses for less must not lose its connections.
 const PING_MAX: Duration = Duration::from_millis(500);
@@ -49,18 +49,9 @@ pub(super) struct Connection {
     loading: Mutex<()>,
     /// Times that the script was loaded.
     loads: AtomicU64,
-    /// Numbers of calls that were begun, and of those that have ended in any way.
-    begun: AtomicU64,
-    over: AtomicU64,
-}
-
-/// Counts a call as over when dropped, also when its caller goes away.
-struct InFlight<'a>(&'a Connection);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.over.fetch_add(1, Ordering::Relaxed);
-    }
+    opened: Instant,
+    /// Time from `opened` to the last answer, in microseconds.
+    answered_us: AtomicU64,
 }
 
 /// A command to a server, to be answered by `until`.
@@ -144,8 +135,8 @@ impl Connection {
             script,
             loading: Mutex::default(),
             loads: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            over: AtomicU64::new(0),
+            opened: monotonic(),
+            answered_us: AtomicU64::new(0),
         };
         connection
             .load_script(0, task.up_by)
@@ -211,8 +202,6 @@ impl Connection {
             arguments,
             until,
         } = command;
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        let _in_flight = InFlight(self);
         let deadline = until.saturating_duration_since(monotonic());
         loop {
             let loads = self.loads.load(Ordering::Acquire);
@@ -248,10 +237,24 @@ impl Connection {
         arguments: Vec<Value>,
         until: Instant,
     ) -> Result<Value, Error> {
-        self.client
-            .with_options(&options(until)?)
-            .custom(custom_command(name), arguments)
-            .await
+        let client = self.client.with_options(&options(until)?);
+        self.answered(client.custom(custom_command(name), arguments).await)
+    }
+
+    /// Notes when the server answered, if it did; an error of its own is an answer, too.
+    fn answered(&self, answer: Result<Value, Error>) -> Result<Value, Error> {
+        let is_none = |error: &Error| {
+            matches!(
+                store_error(error, Duration::ZERO),
+                StoreError::Deadline(_) | StoreError::Unreachable(_)
+            )
+        };
+        if !answer.as_ref().is_err_and(is_none) {
+            let answered = monotonic().saturating_duration_since(self.opened);
+            let answered_us = u64::try_from(answered.as_micros()).unwrap_or(u64::MAX);
+            self.answered_us.store(answered_us, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// As [`Self::send`], after ASKING. That applies only to the next command on the connection, so both are written together.
@@ -269,19 +272,18 @@ impl Connection {
         queue
             .custom::<Value, Value>(custom_command(name), arguments)
             .await?;
-        pipeline.last().await
+        self.answered(pipeline.last().await)
     }
 
-    /// Waits until a ping on the idle connection fails, and returns the error. A device on the way may have dropped the
-    /// connection, which shows only when something is sent. A ping should find this before a decision does.
-    pub(super) async fn lost_while_idle(&self, deadline: Duration) -> StoreError {
+    /// Waits until a ping fails, and returns the error. It is sent when nothing has been answered for [`PING_EVERY`]. A device on the
+    /// way may have dropped the connection, which shows only when something is sent. A ping should find this before a decision does.
+    /// Calls that the breaker does not count would never find it, so it is pinged also while they wait.
+    pub(super) async fn lost_while_quiet(&self, deadline: Duration) -> StoreError {
         loop {
-            let begun = self.begun.load(Ordering::Relaxed);
-            sleep(PING_EVERY).await;
-            // Calls show as much as a ping, and the breaker counts them.
-            if self.begun.load(Ordering::Relaxed) != begun
-                || self.over.load(Ordering::Relaxed) != begun
-            {
+            let answered = Duration::from_micros(self.answered_us.load(Ordering::Relaxed));
+            let due = self.opened + answered + PING_EVERY;
+            if monotonic() < due {
+                tokio::time::sleep_until(due.into()).await;
                 continue;
             }
             let time_limit = deadline.max(PING_MAX);

@@ -467,7 +467,7 @@ impl State {
         let mut connection_state = self.connection_state.subscribe();
         let error = tokio::select! {
             error = task.ended() => StoreError::Unreachable(wording(&error).to_owned()),
-            error = connection.lost_while_idle(self.settings.store_settings.deadline) => error,
+            error = connection.lost_while_quiet(self.settings.store_settings.deadline) => error,
             () = self.settings.endpoint.peer_changed(&connection.peer) => master_changed(),
             _ = connection_state.wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(..))) => return,
             never = self.check_server(connection) => match never {},
