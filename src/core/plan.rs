@@ -52,6 +52,8 @@ pub struct SharedLimits {
     pub windows: usize,
     /// Of these, those of a `sliding_log`.
     pub logs: usize,
+    /// Of these, those with `block`.
+    pub blocks: usize,
 }
 
 impl SharedLimits {
@@ -63,6 +65,7 @@ impl SharedLimits {
             shared.windows +=
                 usize::from(matches!(limit.algorithm(), Algorithm::SlidingWindow { .. }));
             shared.logs += usize::from(limit.algorithm() == Algorithm::SlidingLog);
+            shared.blocks += usize::from(limit.block_us() > 0);
         }
         shared
     }

@@ -38,7 +38,8 @@ end
 table.sort(times)
 return (times[math.ceil(#times / 2)] or 0) .. ' ' .. (times[#times] or 0) .. ' ' .. slow";
 
-/// 250 plans of one limit, 16 plans of 8 limits, and plans of all algorithms, each lot with one count.
+/// 250 plans of one limit, 16 plans of 8 limits, plans of all algorithms, and 16 plans of 8 limits that block, each lot with one
+/// count.
 fn config() -> String {
     let limit = |window: usize, algorithm: &str| {
         let burst = if algorithm == "token_bucket" {
@@ -67,6 +68,20 @@ fn config() -> String {
         writeln!(
             text,
             "  wide{plan}: {{ counts_as: wide, limits: [ {} ] }}",
+            limits.join(", ")
+        )
+        .unwrap();
+    }
+    for plan in 0..16 {
+        let limits: Vec<String> = (0..8)
+            .map(|index| {
+                let window = 1 + plan * 8 + index;
+                format!("{{ name: l{window}, quota: 10, window: {window}s, block: 1m }}")
+            })
+            .collect();
+        writeln!(
+            text,
+            "  blocked{plan}: {{ counts_as: blocked, limits: [ {} ] }}",
             limits.join(", ")
         )
         .unwrap();
@@ -135,6 +150,8 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
         "store.deadline=100ms",
         "--set",
         "workers=1",
+        "--set",
+        "deny_cache.entries=0",
     ];
     let server = Server::start(&config(), &flags);
     let mut client = server.client().await;
@@ -143,7 +160,7 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
         .await;
     let seconds = std::env::var("TOLLGATE_FLOOD_SECONDS");
     let time = Duration::from_secs(seconds.map_or(FLOOD_SECONDS, |text| text.parse().unwrap()));
-    for (lot, plans) in [("many", 250), ("wide", 16), ("mixed", 20)] {
+    for (lot, plans) in [("many", 250), ("wide", 16), ("mixed", 20), ("blocked", 16)] {
         for redis in nodes {
             redis.cli(&["slowlog", "reset"]);
         }

@@ -35,6 +35,8 @@ pub(in crate::redis) const SEARCH_WORK: usize = 100;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
 const LIMIT_WORK: usize = 5;
 const WINDOW_WORK: usize = 12;
+/// Work of the block of a limit, besides that of its record.
+const BLOCK_WORK: usize = 2;
 /// Work of reading and writing one record of a state, and one of a `sliding_window`. The general way does it for all records,
 /// once for each name, or for each request where logs are beside them.
 const RECORD_WORK: usize = 2;
@@ -57,18 +59,25 @@ pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
 /// Work of deciding under a plan's own limits, besides searches.
 #[inline]
 fn limits_work(plan: &Plan) -> usize {
-    let SharedLimits { all, windows, logs } = SharedLimits::count(plan.limits());
-    (all - windows - logs) * LIMIT_WORK + windows * WINDOW_WORK
+    let own = SharedLimits::count(plan.limits());
+    (own.all - own.windows - own.logs) * LIMIT_WORK
+        + own.windows * WINDOW_WORK
+        + own.blocks * BLOCK_WORK
 }
 
-/// Work of reading and writing all records of a state, where other plans may have left some.
+/// Work of reading and writing all records of a state, where other plans may have left some, or a block one of its own.
 #[inline]
 fn records_work(plan: &Plan) -> usize {
-    let SharedLimits { all, windows, logs } = plan.shared;
-    if all == plan.limits().len() {
+    let SharedLimits {
+        all,
+        windows,
+        logs,
+        blocks,
+    } = plan.shared;
+    if all == plan.limits().len() && blocks == 0 {
         0
     } else {
-        all.saturating_sub(windows + logs) * RECORD_WORK + windows * RINGED_RECORD_WORK
+        (all + blocks).saturating_sub(windows + logs) * RECORD_WORK + windows * RINGED_RECORD_WORK
     }
 }
 
