@@ -17,7 +17,8 @@ pub struct Requests {
 
 impl Requests {
     /// Every key of the load stands in one request; in batches, keys that follow each other travel together, and one batch
-    /// holds a key several times only when there are fewer keys than places.
+    /// holds a key several times only when there are fewer keys than places. Joint decisions that follow each other have no key in
+    /// common: what shares a script call would else have fewer names than its decisions have keys.
     pub fn of(load: &Load) -> Self {
         let mut requests = Self {
             bytes: Vec::new(),
@@ -39,7 +40,7 @@ impl Requests {
                 .for_each(|index| requests.add(http_get(load, &key(index)).as_bytes())),
             Kind::Joint(size) => (0..load.keys).for_each(|first| {
                 let joint = pb::ShouldAllowJointRequest {
-                    requests: (first..first + size).map(request).collect(),
+                    requests: (first * size..(first + 1) * size).map(request).collect(),
                     ..Default::default()
                 };
                 requests.add(&framed(&joint));

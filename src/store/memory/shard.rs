@@ -168,7 +168,7 @@ impl Shard {
         let mut verdict = algorithm::test(limits, states, now_us, tested, check.mode);
         verdict.fits &= tested == sum.units();
         if check.plan.has_blocks() {
-            self.tell_blocks(found, check, now_us, &mut verdict);
+            self.deny_by_blocks(found, check, now_us, &mut verdict);
         }
         if let Some(handle) = found {
             self.check_in(handle, &mut checked_out);

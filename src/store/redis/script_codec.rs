@@ -85,11 +85,14 @@ fn pack_joint_decisions(
 ) -> Result<(), StoreError> {
     let has_logs = groups.iter().any(|group| group.log_name_count() > 0);
     packed.extend([1, 0, 0, u8::from(has_logs), JOINT, 1]);
+    let states = groups.iter().filter(|group| group.has_packed).count();
     packed.push(byte(groups.len(), "names")?);
+    packed.push(byte(states, "packed states")?);
     packed.extend(call.joint_decisions.to_le_bytes());
-    for group in groups {
-        packed.push(u8::from(group.has_packed));
-        packed.push(byte(group.log_name_count(), "logs of a name")?);
+    if has_logs {
+        for group in groups {
+            packed.push(byte(group.log_name_count(), "logs of a name")?);
+        }
     }
     // In the order of the decisions, and of their requests; each with its group and the place of its reply.
     let requests = groups.iter().enumerate().flat_map(|(index, group)| {
@@ -113,12 +116,21 @@ fn pack_joint_decisions(
             .or(requests.first())
             .map_or(0, |lead| joint_mode(lead.3));
         packed.extend([mode, byte(requests.len(), "joint requests")?]);
-        for (_, group, place, request) in requests {
+        for (index, (_, group, place, request)) in requests.iter().enumerate() {
             packed.push(byte(*group, "names")?);
             packed.push(byte(request.plan_index, "plans")?);
             let joint = request.joint.as_ref();
             let is_peek = joint.is_some_and(|joint| joint.takes_nothing);
-            packed.push(u8::from(request.plan.shadow) | u8::from(is_peek) << 1);
+            let is_repeated = requests[..index]
+                .iter()
+                .any(|(_, other, ..)| other == group);
+            let flags = [request.plan.shadow, is_peek, is_repeated];
+            packed.push(
+                (0..)
+                    .zip(flags)
+                    .map(|(bit, flag)| u8::from(flag) << bit)
+                    .sum(),
+            );
             packed.extend(short(*place, "requests")?);
             pack_number::<COST>(packed, request.cost)?;
             if let Some(Purpose::Undo(instants_us)) = purpose(request) {

@@ -33,7 +33,7 @@ impl Shard {
     }
 
     /// Has a verdict that was tested without blocks tell those of the entry. One that runs denies.
-    pub(super) fn tell_blocks(
+    pub(super) fn deny_by_blocks(
         &self,
         found: Option<Handle>,
         check: &Check,

@@ -41,7 +41,7 @@ const BLOCK_WORK: usize = 2;
 /// once for each name, or for each request where logs are beside them.
 const RECORD_WORK: usize = 2;
 const RINGED_RECORD_WORK: usize = 22;
-/// A request of a joint decision is evaluated twice, with each read and written by itself.
+/// A request of a joint decision is evaluated twice, with each read and written by itself. A log is searched once.
 const JOINT_WORK_FACTOR: usize = 2;
 /// A request of no more work than this does not wait for work in flight.
 const LIGHT_WORK: usize = 40;
@@ -143,12 +143,15 @@ impl ScriptRequest {
     #[inline]
     pub(super) fn work(&self) -> usize {
         let plan = &self.plan;
-        let work = logs_of(plan) * SEARCH_WORK + limits_work(plan) + records_work(plan);
+        let (searches, work) = (
+            logs_of(plan) * SEARCH_WORK,
+            limits_work(plan) + records_work(plan),
+        );
         if self.joint.is_none() {
-            return work.min(WORK_MAX);
+            return (searches + work).min(WORK_MAX);
         }
         let others: usize = self.others.iter().map(Self::work).sum();
-        (JOINT_WORK_FACTOR * work + others).min(WORK_MAX)
+        (searches + JOINT_WORK_FACTOR * work + others).min(WORK_MAX)
     }
 
     /// Whether it waits while much work is in flight. It is then passed by.
@@ -301,15 +304,7 @@ impl Call {
             return self.work + work <= WORK_MAX;
         }
         // The records of a name that is in the call already are read anyway.
-        let is_in = || {
-            find(
-                &self.groups,
-                &self.hashes,
-                &request.name,
-                xxh3_64(request.name.as_bytes()),
-            )
-            .is_some()
-        };
+        let is_in = || self.group_named(&request.name).0.is_some();
         let read = if request.plan.shared.logs == 0 && is_in() {
             records_work(&request.plan)
         } else {
@@ -328,11 +323,8 @@ impl Call {
         if is_joint {
             return self.add_joint(request);
         }
-        let hash = xxh3_64(request.name.as_bytes());
-        let (plan, group) = (
-            self.plan_of(&request.plan),
-            find(&self.groups, &self.hashes, &request.name, hash),
-        );
+        let plan = self.plan_of(&request.plan);
+        let (group, hash) = self.group_named(&request.name);
         let has_room = self.may_take_on(&request)
             && self.requests < REQUESTS_MAX
             && (self.plans.len() < PLANS_MAX || plan.is_some())
@@ -352,7 +344,21 @@ impl Call {
     /// The group of this name, if the call has one, and the hash of the name.
     fn group_named(&self, name: &str) -> (Option<usize>, u64) {
         let hash = xxh3_64(name.as_bytes());
-        (find(&self.groups, &self.hashes, name, hash), hash)
+        (self.group_of(name, hash), hash)
+    }
+
+    /// The index of the group of this name, whose hash is given.
+    fn group_of(&self, name: &str, hash: u64) -> Option<usize> {
+        debug_assert_eq!(
+            self.hashes.len(),
+            self.groups.len(),
+            "a call takes requests in until it is arranged"
+        );
+        let hashes = self.hashes.iter().enumerate();
+        let mut alike = hashes.filter(|(_, other)| **other == hash);
+        alike
+            .find(|(index, _)| self.groups[*index].name() == name)
+            .map(|(index, _)| index)
     }
 
     fn push_plan(&mut self, plan: &Arc<Plan>) -> usize {
@@ -366,11 +372,17 @@ impl Call {
         self.groups.len() - 1
     }
 
-    /// Sorts groups with equal requests together, which the script decides faster, and those of joint decisions behind them. No
-    /// request may be added after this.
+    /// Sorts groups with equal requests together, which the script decides faster, and those of joint decisions behind them; of these
+    /// the ones without a packed state last. No request may be added after this.
     pub(in crate::redis) fn arrange(&mut self) {
-        self.groups
-            .sort_unstable_by_key(|group| (group.is_joint(), group.single_terms()));
+        self.groups.sort_unstable_by_key(|group| {
+            let is_joint = group.is_joint();
+            (
+                is_joint,
+                is_joint && !group.has_packed,
+                group.single_terms(),
+            )
+        });
         self.hashes.clear();
     }
 
@@ -490,21 +502,6 @@ impl CallPlan {
     pub(in crate::redis) fn ordered(&self) -> impl Iterator<Item = &Limit> {
         self.order.iter().map(|index| &self.plan.limits()[*index])
     }
-}
-
-/// The index of the group of this name.
-fn find(groups: &[Group], hashes: &[u64], name: &str, hash: u64) -> Option<usize> {
-    debug_assert_eq!(
-        hashes.len(),
-        groups.len(),
-        "a call takes requests in until it is arranged"
-    );
-    let mut alike = hashes
-        .iter()
-        .enumerate()
-        .filter(|(_, other)| **other == hash)
-        .map(|(index, _)| index);
-    alike.find(|index| groups[*index].name() == name)
 }
 
 /// Number of logs that a request of this plan has.

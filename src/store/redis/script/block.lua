@@ -30,7 +30,7 @@ function block_rule.fresh_at(value, at)
   return (unpack('<I7I4', value, at))
 end
 
-local function rule_for(fingerprint)
+local function rule_of_record(fingerprint)
   return byte(fingerprint) == BLOCK and block_rule or rule_of(byte(fingerprint) % 8)
 end
 --}
@@ -85,7 +85,7 @@ end
 
 -- After a charge. One that is denied begins blocks, and has those that lie ahead end as they are read. One that fits drops those
 -- that have ended, which join() does.
-local function block(group, states, fits)
+local function write_blocks(group, states, fits)
   for _, state in ipairs(states) do
     if fits and state.limit.block and group.records[state.limit.block.fingerprint] then
       group.is_changed, group.is_charged = true, true

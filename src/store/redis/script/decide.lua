@@ -16,7 +16,7 @@ local n, has_packed, logs, alike
 -- the limit of a plan that is one log. `mode` and `cost` are those of the first request.
 local limits, plain, log_limit, mode, cost
 -- Whether the plan has blocks, so that a charge that is denied goes the general way.
-local blocks
+local has_blocks
 -- The present limit. The last bytes of its prefix are the number `limit_head`, and those before them, if any, are `prefix`.
 -- `step` is the emission interval, or the length of a cell. `bucket` is the format of a bucket's records, and `bucket_end` the
 -- offset of their last byte from their first. `calendar` has the starts of a calendar's window and of the two before it. `several`
@@ -59,7 +59,7 @@ while groups > 0 or repeats > 0 do
 --> log_names
     end
   end
-  if logs > 0 and repeats > 0 and not problem then
+  if logs > 0 and repeats > 0 and alike ~= JOINT and not problem then
 --> log
     if log_limit then
 --> log_requests

@@ -19,15 +19,21 @@ local last = final + n
 -- said against a write, and the last request that was written.
 local joints, decision, joint_mode, count, begin, failed, written = 0, 0, nil, nil, nil, nil, nil
 local needs_general, at, packed_end, places, tells_instant = not problem, nil, nil, 0, false
--- By a name's number, from 0: its packed state among `values`, its logs, the last decision that it stands in, and what the general way
--- knows of it. By a plan's number: the fields of its limit.
-local state_of, first_logs, last_logs, stands_in, names, single_limits
+-- The names of joint decisions, which have numbers from 0: how many there are, how many of them, the first ones, have a packed state,
+-- and the index of the first state.
+local names_count, states_count, first_state
+-- By a name's number: its logs, and what the general way knows of it. By a plan's number: the fields of its limit.
+local first_logs, last_logs, names, single_limits
+-- The limit whose fields the variables of the present limit have.
+local present_limit
 -- By a request's place in its decision.
-local fits_of, charged_of, names_of, records_of, rests_of, expires_of, expired_of
+local fits_of, charged_of, names_of, records_of, rests_of, expires_of, expired_of, logs_of
 -- Replies for one limit, by how many numbers its reading has.
 local formats_of
 -- What is asked of a joint decision, beside a peek, 0, and a charge, 1: a charge that may be undone later, and its undo.
 local CHARGE_OF_PART, UNDO = 2, 3
+-- A flag of a request whose name stands in its decision before.
+local REPEATED = 4
 if alike == JOINT then
 --> joint_names
 end
@@ -215,7 +221,7 @@ local function with_rings(records, ring_at)
   for index, record in ipairs(records) do
     local fingerprint, text = record.fingerprint, record.text
     local kind = byte(fingerprint) % 8
-    local spread = rule_for(fingerprint).spread
+    local spread = rule_of_record(fingerprint).spread
     if spread then
       local precision = kind == SLIDING_WINDOW_OF_PRECISION and byte(fingerprint, 2) or 64
       local front, ring, length = spread(sub(text, #fingerprint + 1), ring_at + rings_end, record.window, precision)
@@ -240,7 +246,7 @@ local function join(records, charged)
   local kept, last, ring_at = {}, 0, 1
   for _, record in ipairs(records) do
     local fingerprint = record.fingerprint
-    local rule = rule_for(fingerprint)
+    local rule = rule_of_record(fingerprint)
     record.window = record.window or window_of(fingerprint)
     local fresh_at = record.text and rule.fresh_at(record.text, #fingerprint + 1, record.window)
     if fresh_at and (fresh_at > now or not charged) then
@@ -308,7 +314,7 @@ local function charge(group, limits, states, fits, cost)
     end
   end
   if limits.has_blocks then
-    block(group, states, fits)
+    write_blocks(group, states, fits)
   end
   if group.has_logs then
     write_all(group, log.write, states)

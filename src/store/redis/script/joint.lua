@@ -1,26 +1,33 @@
 -- Joint decisions: requests of several names that are charged together, or of which none is charged. request.lua has their layout.
 -- Each is written at once, since its names may be those of the next one.
 --
--- Most go a short way: each plan has one limit, no log, each name stands in the decision once, and the states are usual ones. They
--- are statements in a loop, as in short/names.lua. All others go the general way, by functions that a call makes when it needs them.
+-- Most go a short way: each plan has one limit, each name stands in the decision once, and the states are usual ones. They are
+-- statements in a loop, as in short/names.lua. All others go the general way, by functions that a call makes when it needs them.
 
 do
 --{ joint_names
--- The present group stands for all joint decisions of the call. It has a log if they have one, so that `log` was made.
-logs = 0
-state_of, first_logs, last_logs, stands_in, names, single_limits = {}, {}, {}, {}, {}, {}
+-- The present group stands for all joint decisions of the call. It has a log if they have one.
+first_logs, last_logs, names, single_limits, logs_of = {}, {}, {}, {}, {}
 fits_of, charged_of, names_of, records_of, rests_of, expires_of, expired_of = {}, {}, {}, {}, {}, {}, {}
 formats_of = { '<BI7', '<BI7I7', '<BI7I7I7' }
-count, joints, at = unpack('<BI2', request, first_at)
-for index = 0, count - 1 do
-  local packed_count, log_count = byte(request, at, at + 1)
-  if not log_count or next_packed + packed_count > packed + 1 or next_log + log_count > #keys + 1 then
-    return { err = MALFORMED }
+names_count, states_count, joints, at = unpack('<BBI2', request, first_at)
+first_state, several = next_packed, nil
+if logs > 0 then
+  for name = 0, names_count - 1 do
+    local log_count = byte(request, at)
+    if not log_count or next_log + log_count > #keys + 1 then
+      return { err = MALFORMED }
+    end
+    at, first_logs[name], last_logs[name] = at + 1, next_log, next_log + log_count - 1
+    next_log = next_log + log_count
   end
-  at, state_of[index], first_logs[index], last_logs[index] = at + 2, packed_count == 1 and next_packed, next_log, next_log + log_count - 1
-  next_packed, next_log = next_packed + packed_count, next_log + log_count
+--> log_elements
 end
+next_packed = next_packed + states_count
 packed_end = next_packed
+if packed_end > packed + 1 or states_count > names_count then
+  return { err = MALFORMED }
+end
 --}
 end
 
@@ -63,26 +70,29 @@ local limit = single_limits[plan]
 if limit == nil then
 --> single_limit
 end
-next_packed = state_of[name]
-local value = next_packed and values[next_packed]
+next_packed = name < states_count and first_state + name
+local value, known = next_packed and values[next_packed], names[name]
 charges = joint_mode ~= 0 and flags <= 1 and not is_retold
-if not (limit and next_packed) or not is_retold and (stands_in[name] == decision or not (charges or value))
-  or names[name] and names[name].problem then
-  -- A name that stands in it twice needs sums, and a peek of a key that is not there may be one of another type.
+if not limit or flags >= REPEATED or known and (known.problem or limit[1] == SLIDING_LOG) then
+  -- A name that stands in it twice needs sums. What the general way knows of a log is written by it alone.
   needs_general = true
 else
-  kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end, calendar = table_unpack(limit, 1, 12)
+  if limit ~= present_limit then
+    present_limit = limit
+    kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket, bucket_end, calendar = table_unpack(limit, 1, 12)
+  end
   local from, last_number, fits, record, fresh_at, before = 1, 0, nil, nil, nil, nil
-  rings, length, may_merge, stands_in[name] = false, value and #value, false, decision
+  rings, length, may_merge = false, value and #value, false
   repeat
-    if prefix then
-      if value and sub(value, 1, #prefix) ~= prefix then
+    if kind ~= SLIDING_LOG then
+      if not (next_packed and (value or charges or is_retold)) or prefix and value and sub(value, 1, #prefix) ~= prefix then
+        -- A peek of a key that is not there may be one of another type.
         break
       end
-      from = #prefix + 1
+      from = prefix and #prefix + 1 or 1
     end
     if kind == SLIDING_LOG then
-      break
+--> joint_log
 --> decide
     end
   until true
@@ -90,12 +100,12 @@ else
     -- The denial may begin a block.
     fits = nil
   elseif fits and charges then
-    record = prefix and prefix .. record or record
-    if value and from <= #value and not (rings and #record == from - 1) then
+    names_of[index], records_of[index] = name, record and prefix and prefix .. record or record
+    if record and value and from <= #value and not (rings and #records_of[index] == from - 1) then
       -- It has records of other limits.
       fits = nil
-    else
-      names_of[index], records_of[index], rests_of[index] = name, record, rings and sub(value, from)
+    elseif record then
+      rests_of[index] = rings and sub(value, from)
       expires_of[index], expired_of[index] = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
     end
   end
@@ -108,16 +118,33 @@ else
 end
 --}
 
+repeat
+--{ joint_log
+-- Tests a request by a name's only log, which is in no index. Sets `logs_of` to what its charge has to know.
+local key, problem_of, used, frees_in, fresh_in = first_logs[name] == last_logs[name] and keys[first_logs[name]], nil, nil, nil, nil
+if prefix or value or not key then
+  break
+end
+--> log_decide
+if fits and charges then
+  logs_of[index] = { key, head, newest, used, gone, start, stored, window, unit, cost }
+  used, frees_in, fresh_in = used + cost, 0, window
+end
+numbers[1], numbers[2], numbers[3], last_number = used, frees_in, fresh_in, 3
+--}
+until true
+
 --{ single_limit
--- Sets `limit` to the fields of a plan's limit, where it has one, no log; else to false.
+-- Sets `limit` to the fields of a plan's limit, where it has one; else to false.
 local limits_at = plan_at[plan]
 limit = false
 local limits_count = limits_at and byte(request, limits_at)
-if (limits_count == 1 or limits_count == 129) and byte(request, limits_at + 1) ~= SLIDING_LOG then
+if limits_count == 1 or limits_count == 129 then
   local at = limits_at + 1
 --> limit
   limit = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0, calendar,
     limits_count > 128 }
+  present_limit = limit
 end
 single_limits[plan] = limit
 --}
@@ -127,9 +154,11 @@ single_limits[plan] = limit
 for index = 1, count do
   if charged_of[index] and not failed then
     local name, record, rest = names_of[index], records_of[index], rests_of[index]
-    local state = state_of[name]
+    local state = first_state + name
     local value = values[state]
-    if expires_of[index] == expired_of[index] and (rest or #record == #value) then
+    if not record then
+--> joint_store_log
+    elseif expires_of[index] == expired_of[index] and (rest or #record == #value) then
       local reply = try('SETRANGE', keys[state], '0', record)
       failed = type(reply) == 'table' and reply.err
     else
@@ -137,14 +166,27 @@ for index = 1, count do
       failed = write(keys[state], value, record, expires_of[index], expired_of[index], rest)
     end
     if not failed then
-      values[state], written = rest and record .. rest or record, index
-      if names[name] then
+      written = index
+      if record then
+        values[state] = rest and record .. rest or record
+      end
+      if record and names[name] then
         names[name].value, names[name].group = values[state], false
       end
     end
   end
 end
 needs_general = failed
+--}
+
+--{ joint_store_log
+local key, head, newest, used, gone, start, stored, problem_of, frees_in, fresh_in, fits
+key, head, newest, used, gone, start, stored, window, unit, cost = table_unpack(logs_of[index])
+present_limit, prefix = nil, false
+repeat
+--> log_charge
+until true
+failed = problem_of
 --}
 end
 
@@ -307,6 +349,10 @@ do
 --{ joint_general
 -- Decides one joint decision the general way, or undoes what the short way had written of it when Redis refused the rest.
 local parts, refused = {}, false
+present_limit = nil
+if logs > 0 then
+--> log
+end
 at = begin
 for index = 1, count do
 --> joint_request
@@ -328,9 +374,8 @@ if problem then
 end
 for index, part in ipairs(parts) do
   replies[part.place] = refusal or result[index]
-  local state = state_of[part.name.number]
-  if state then
-    values[state] = part.name.value
+  if part.name.number < states_count then
+    values[first_state + part.name.number] = part.name.value
   end
 end
 --}
@@ -339,18 +384,18 @@ end
 -- Reads a request of the present joint decision.
 local name, plan, flags, place
 name, plan, flags, place, cost, at = unpack('<BBBI2I5', request, at)
-local state = state_of[name]
-if state == nil then
+if name >= names_count then
   return { err = MALFORMED }
 end
+local state = name < states_count and first_state + name
 -- All fields at once: a table that grows costs as much as a decision.
 names[name] = names[name] or {
-  key = state and keys[state], value = state and values[state], first_log = first_logs[name], last_log = last_logs[name],
-  group = false, problem = false, number = name, begun = false,
+  key = state and keys[state], value = state and values[state], first_log = first_logs[name] or 1,
+  last_log = last_logs[name] or 0, group = false, problem = false, number = name, begun = false,
 }
 refused = refused or names[name].problem
 parts[index] = {
-  name = names[name], plan = plan, limits = limits_in(plan), is_shadow = flags % 2 == 1, is_peek = flags > 1,
+  name = names[name], plan = plan, limits = limits_in(plan), is_shadow = flags % 2 == 1, is_peek = flags % REPEATED > 1,
   place = final + 1 + place, cost = cost, fits = false, instants = false, states = false, tested = 0,
 }
 if joint_mode == UNDO then

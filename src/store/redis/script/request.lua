@@ -6,21 +6,22 @@
 --          keys of one group carry the same hash tag, and no two groups share a key. None, in a call for several slots of a
 --          Cluster's node: Redis would refuse them as keys. ARGV then has the names, in this order, after the request.
 -- ARGV[1]  whole numbers, microseconds:
---            where plans end I4, counted in bytes; plans B, then per plan: limits B, and 128 more if some have blocks, then per limit: kind B, precision B (0 if it
---            has none, 1 of a FIXED_WINDOW_BY_CLOCK whose windows are a calendar's), length of prefix B, prefix (its fingerprint, and
---            of a token_bucket its rate, see there), window I7, quota I7, burst I7, and of a calendar the starts I7 of its window, of
---            the one before, and of the one before that; then, if some have blocks, per limit: how long it blocks I4, in milliseconds;
+--            where plans end I4, counted in bytes; plans B, then per plan: limits B, and 128 more if some have blocks, then per limit:
+--            kind B, precision B (0 if it has none, 1 of a FIXED_WINDOW_BY_CLOCK whose windows are a calendar's), length of prefix B,
+--            prefix (its fingerprint, and of a token_bucket its rate, see there), window I7, quota I7, burst I7, and of a calendar the
+--            starts I7 of its window, of the one before, and of the one before that; then, if some have blocks, per limit: how long it
+--            blocks I4, in milliseconds;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
 --            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
 --            If there are joint decisions, the last group stands for all of them: requests I2 (1), 0 B, 1 B if they have logs or else
---            0, JOINT B, 1 B; then their
---            names B, joint decisions I2, then per name: has a packed state B, names of logs and index B; then per joint decision: mode
---            B (0 peek, 1 charge, 2 charge of a part, whose instant is told, 3 undo of such a charge), requests B, then per request:
---            name B, counted from 0 among theirs, plan B, in shadow mode B (1 if it is, and 2 more if it is a peek
---            among charges), place of its reply I2, from 0 among theirs, cost I5 (of an undo 0 where nothing was charged), and of an undo for each limit the instant to undo I7, see there. No
---            other group has one of their names.
+--            0, JOINT B, 1 B; then their names B, how many of them, the first ones, have a packed state B, joint decisions I2; if they
+--            have logs, per name: names of logs and index B; then per joint decision: mode B (0 peek, 1 charge, 2 charge of a part,
+--            whose instant is told, 3 undo of such a charge), requests B, then per request: name B, counted from 0 among theirs, plan
+--            B, flags B (the sum of 1 if it is in shadow mode, 2 if it is a peek among charges, REPEATED if its name stands in the
+--            decision before), place of its reply I2, from 0 among theirs, cost I5 (of an undo 0 where nothing was charged), and of an
+--            undo for each limit the instant to undo I7, see there. No other group has one of their names.
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
@@ -32,8 +33,8 @@
 --          no calendar: then nothing was read, and the client sends the call again with the windows of that time. Behind all
 --          replies: the call's instant I7, if a joint decision is to tell it.
 --
--- Packed state: records of blocks, see block.lua; records, each a fingerprint and that algorithm's payload; and if one is of a sliding_window with more than one run,
--- the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,
+-- Packed state: records of blocks, see block.lua; records, each a fingerprint and that algorithm's payload; and if one is of a
+-- sliding_window with more than one run, the byte RINGS and each such record's ring; see there. A limit finds its record by its fingerprint, so adding,
 -- removing or reordering limits resets no other's usage. Records of other limits are kept until they are fresh. Limits and
 -- records are in the order of their fingerprints, as bytes, so that what one plan wrote is where another one looks first.
 -- A fingerprint is a head B (kind, by the names of src/core/plan/fingerprint.rs, and eight times the window's index among
@@ -62,11 +63,11 @@ local plan_at, after_plans, plans_end, plans = {}, 6, unpack('<I4B', request)
 local read_to, has_rings = 0, false
 for index = 0, plans - 1 do
   plan_at[index] = after_plans
-  local limits, blocks = byte(request, after_plans), 0
+  local limits, block_bytes = byte(request, after_plans), 0
   if limits == 0 then
     return { err = MALFORMED }
   elseif limits > 128 then
-    limits, blocks = limits - 128, 4 * (limits - 128)
+    limits, block_bytes = limits - 128, 4 * (limits - 128)
   end
   after_plans = after_plans + 1
   read_to = max(read_to, 40 * limits)
@@ -82,7 +83,7 @@ for index = 0, plans - 1 do
       after_plans = after_plans + 21
     end
   end
-  after_plans = after_plans + blocks
+  after_plans = after_plans + block_bytes
 end
 if after_plans ~= plans_end + 1 then
   return { err = MALFORMED }

@@ -45,7 +45,7 @@ local function parse_records(value)
       size = size + 4
     end
     local fingerprint = sub(value, position, position + size - 1)
-    local rule = rule_for(fingerprint)
+    local rule = rule_of_record(fingerprint)
     local next_position = position + size + rule.size(value, position + size)
     local text = rule.gather and fingerprint .. rule.gather(value, position + size) or sub(value, position, next_position - 1)
     local record = { fingerprint = fingerprint, text = text, window = false }

@@ -1,9 +1,15 @@
 //! Joint decisions of a call: what they are for, and how their requests are added, all or none.
 
+use smallvec::SmallVec;
+
 use super::{Call, PLANS_MAX, REQUESTS_MAX, ScriptRequest, WORK_MAX};
-use crate::redis::SCRIPT_NAMES_MAX;
 use crate::redis::batcher::caller::JointNote;
 use tollgate_core::algorithm::Mode;
+use tollgate_core::joint;
+
+/// Most names in a call with joint decisions, twice as many as in others. A decision has two or three names as a rule, so a call then
+/// has about as many decisions as others have.
+pub(in crate::redis) const JOINT_NAMES_MAX: usize = 64;
 
 /// The place of a request in the joint decisions of its call.
 #[derive(Debug, PartialEq, Eq)]
@@ -78,16 +84,18 @@ impl Call {
     /// requests of one sort.
     pub(super) fn add_joint(&mut self, mut request: ScriptRequest) -> Option<ScriptRequest> {
         let count = 1 + request.others.len();
-        let is_mixed = |name: &str| {
-            let (group, _) = self.group_named(name);
+        let names = std::iter::once(&request).chain(&request.others);
+        let groups: SmallVec<[(Option<usize>, u64); joint::REQUESTS_MAX]> = names
+            .map(|request| self.group_named(&request.name))
+            .collect();
+        let is_mixed = |(group, _): &(Option<usize>, u64)| {
             group.is_some_and(|group| !self.groups[group].is_joint())
         };
-        let is_any_mixed =
-            is_mixed(&request.name) || request.others.iter().any(|other| is_mixed(&other.name));
+        let is_any_mixed = groups.iter().any(is_mixed);
         let has_room = self.work + request.work() <= WORK_MAX
             && self.requests + count <= REQUESTS_MAX
             && self.plans.len() + count <= PLANS_MAX
-            && self.groups.len() + count <= SCRIPT_NAMES_MAX
+            && self.groups.len() + count <= JOINT_NAMES_MAX
             && !is_any_mixed;
         if !has_room {
             return Some(request);
@@ -96,13 +104,15 @@ impl Call {
         self.joint_decisions += 1;
         self.work += request.work();
         let others = std::mem::take(&mut request.others);
-        for (index, mut request) in (0..).zip([request].into_iter().chain(others)) {
+        let requests = std::iter::once(request).chain(others);
+        for ((index, mut request), (group, hash)) in (0..).zip(requests).zip(groups) {
             if let Some(place) = &mut request.joint {
                 (place.decision, place.request) = (decision, index);
             }
             let plan = self.plan_of(&request.plan);
             request.plan_index = plan.unwrap_or_else(|| self.push_plan(&request.plan));
-            let (group, hash) = self.group_named(&request.name);
+            // A name may stand in the decision twice.
+            let group = group.or_else(|| self.group_of(&request.name, hash));
             let group = group.unwrap_or_else(|| self.push_group(hash));
             self.groups[group].add(request);
             self.requests += 1;

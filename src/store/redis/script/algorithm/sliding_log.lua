@@ -50,26 +50,22 @@ else
 end
 used = stored - gone
 local over = used + cost - quota
-if problem_of then
+if problem_of or (over > 0 or not charges) and over > oldest_units - gone then
   break
-elseif over > 0 or not charges then
-  if over > oldest_units - gone then
-    break
-  end
-  fits = over <= 0
-  frees_in, fresh_in = fits and 0 or oldest + window - now, used > 0 and newest + window - now or 0
-else
---> log_charge
 end
+fits, frees_in, fresh_in = over <= 0, over > 0 and oldest + window - now or 0, used > 0 and newest + window - now or 0
 --}
 until true
 
 repeat
 --{ log_charge
+-- Charges what `log_decide` found to fit. Where it leaves that to the general way, `fits` is nil.
 local fresh_at, was_fresh_at, reply = now + window, head and newest + window or 0, nil
 local expires, expired = fresh_at - fresh_at % unit + unit, was_fresh_at - was_fresh_at % unit + unit
 if expires ~= expired then
-  if log_limit.is_indexed then
+  if prefix then
+    -- The index of logs comes first.
+    fits = nil
     break
   elseif expires ~= log_expires then
 --> text_of
@@ -109,7 +105,7 @@ problem_of = type(reply) == 'table' and reply.err
 if problem_of then
   break
 end
-fits, used, frees_in, fresh_in = true, used + cost, 0, window
+used, frees_in, fresh_in = used + cost, 0, window
 --}
 until true
 

@@ -2,7 +2,7 @@
 
 --{ group
 n, has_packed, logs, alike, repeats, first_at = unpack('<I2BBBB', request, next_at)
-groups, next_at, limits, plain, log_limit, blocks = groups - repeats, first_at + 7 * n, nil, nil, nil, nil
+groups, next_at, limits, plain, log_limit, has_blocks = groups - repeats, first_at + 7 * n, nil, nil, nil, nil
 if n == 0 or repeats == 0 or groups < 0 or next_at > #request + 1
   or next_packed + has_packed * repeats > packed + 1 or next_log + logs * repeats > #keys + 1 then
   return { err = MALFORMED }
@@ -13,7 +13,7 @@ if alike == 1 then
   local at = plan_at[plan]
   limits = mode <= 1 and at and byte(request, at)
   if limits and limits > 128 then
-    limits, blocks = limits - 128, true
+    limits, has_blocks = limits - 128, true
   end
   several, at = limits and limits > 1 and {}, limits and at + 1
   plain = limits and n == 1 and (mode == 1 or not several)
@@ -26,7 +26,7 @@ if alike == 1 then
     end
   end
   if logs > 0 then
-    if limits == 1 and kind == SLIDING_LOG and (has_packed == 0 or blocks and n == 1) then
+    if limits == 1 and kind == SLIDING_LOG and (has_packed == 0 or has_blocks and n == 1) then
       log_limit = { window = window, unit = unit, quota = quota, is_indexed = prefix ~= false }
     end
     limits, plain = nil, nil

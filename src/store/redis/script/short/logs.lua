@@ -5,14 +5,17 @@ while repeats > 0 do
   -- Whether the request fits, and what is answered; nothing is done where the log is one that needs more than this.
   local key, problem_of, fits, used, frees_in, fresh_in = keys[next_log], nil, nil, nil, nil, nil
   repeat
-    if blocks and values[next_packed] then
+    if has_blocks and values[next_packed] then
       break
     end
 --> log_decide
+    if fits and charges then
+--> log_charge
+    end
   until true
   problem = problem_of
-  if problem or fits == nil or blocks and charges and not fits then
-    log_limit = not blocks and log_limit
+  if problem or fits == nil or has_blocks and charges and not fits then
+    log_limit = not has_blocks and log_limit
     break
   end
   numbers[filled + 1] = fits and 49 or 48

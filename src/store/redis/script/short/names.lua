@@ -37,7 +37,7 @@ while plain and repeats > 0 do
   if fits and charges and (rings and #record == from - 1 or not (value and from <= #value)) then
     numbers[filled + 1] = 49
 --> store
-  elseif fits ~= nil and not several and not (charges and (fits or blocks)) then
+  elseif fits ~= nil and not several and not (charges and (fits or has_blocks)) then
     numbers[filled + 1] = fits and 49 or 48
     if not (charges or value) then
 --> check_type

@@ -30,7 +30,7 @@ while limits and undecided and not problem do
       end
     end
 --> request
-    if fits == nil or blocks and mode == 1 and not all_fit then
+    if fits == nil or has_blocks and mode == 1 and not all_fit then
       fits = nil
       break
     elseif not (fits and charges) then
