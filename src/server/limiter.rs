@@ -160,7 +160,7 @@ impl<S> Limiter<S> {
     pub fn reload(&self, plans: PlanSet) -> Changes {
         plans.find_present_windows(self.common.clock.now_us());
         let now_us = self.overrides_now_us();
-        self.common.blocks.keep_plans(&plans);
+        self.common.blocks.keep_limits(&plans);
         self.common.registry().replace_plans(plans, now_us)
     }
 

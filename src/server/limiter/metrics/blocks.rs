@@ -23,10 +23,15 @@ impl BlockCounts {
         }
     }
 
-    /// Forgets the counts of plans that are gone.
-    pub(in crate::limiter) fn keep_plans(&self, plans: &PlanSet) {
+    /// Forgets the counts of limits that are gone.
+    pub(in crate::limiter) fn keep_limits(&self, plans: &PlanSet) {
+        let limits = |plan: &str| {
+            plans
+                .find_if_any(plan)
+                .map_or(&[][..], |(_, plan)| plan.limits())
+        };
         self.lock()
-            .retain(|(plan, _), _| plans.find_if_any(plan).is_some());
+            .retain(|(plan, name), _| limits(plan).iter().any(|limit| limit.name() == name));
     }
 
     /// The counts since the start.
@@ -37,5 +42,43 @@ impl BlockCounts {
     fn lock(&self) -> MutexGuard<'_, BlockTotals> {
         // A panic cannot leave a count half-written.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+    use tollgate_core::plan::{Algorithm, Limit, Rule};
+
+    fn plan(limit: &str) -> Plan {
+        let limit = Limit::new(limit, 1, Duration::from_secs(1), Algorithm::SlidingCounter);
+        Plan::new("p", Rule::Limits(vec![limit.unwrap()]))
+    }
+
+    #[test]
+    fn the_count_of_a_limit_that_is_renamed_is_forgotten() {
+        let status = LimitStatus {
+            name: "old".into(),
+            limit: 1,
+            window_us: 1_000_000,
+            frees_at_once: false,
+            capacity: 1,
+            remaining: 0,
+            retry_after_us: Some(1),
+            reset_after_us: 1,
+            blocked_for_us: 1,
+            begins_block: true,
+        };
+        let statuses = [status].into_iter().collect();
+        let denied = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
+        let counts = BlockCounts::default();
+        counts.record(&plan("old"), &denied);
+        counts.keep_limits(&[plan("old")].into_iter().collect());
+        assert_eq!(counts.totals().values().sum::<u64>(), 1);
+        counts.keep_limits(&[plan("new")].into_iter().collect());
+        assert!(counts.totals().is_empty());
     }
 }
