@@ -38,34 +38,36 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const CANDIDATE_SEPARATOR: char = ':';
 
 /// Most distinct limits of all plans with one `counts_as`. Redis may have to read a record of each at once.
-pub const SHARED_LIMITS_MAX: usize = 1_024;
+pub const SHARED_LIMITS_MAX: u16 = 1_024;
 /// Most of these that are of a `sliding_window`: a key's state has room for the runs of so many.
-pub const SHARED_WINDOWS_MAX: usize = 80;
+pub const SHARED_WINDOWS_MAX: u16 = 80;
 
 /// The distinct limits of all plans with one `counts_as`. A key's state may hold a record of each. All zero where the plans are
 /// not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SharedLimits {
     /// Number of them, at most [`SHARED_LIMITS_MAX`].
-    pub all: usize,
+    pub all: u16,
     /// Of these, those of a `sliding_window`, at most [`SHARED_WINDOWS_MAX`].
-    pub windows: usize,
+    pub windows: u16,
     /// Of these, those of a `sliding_log`.
-    pub logs: usize,
+    pub logs: u16,
     /// Of these, those with `block`.
-    pub blocks: usize,
+    pub blocks: u16,
 }
 
 impl SharedLimits {
-    /// Counts these limits, which are distinct.
+    /// Counts these limits, which are distinct; to `u16::MAX`, as more are in no plan.
     pub fn count<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Self {
         let mut shared = Self::default();
         for limit in limits {
-            shared.all += 1;
-            shared.windows +=
-                usize::from(matches!(limit.algorithm(), Algorithm::SlidingWindow { .. }));
-            shared.logs += usize::from(limit.algorithm() == Algorithm::SlidingLog);
-            shared.blocks += usize::from(limit.block_us() > 0);
+            let is_window = matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
+            let is_log = limit.algorithm() == Algorithm::SlidingLog;
+            let add = |count: &mut u16, is_one| *count = count.saturating_add(u16::from(is_one));
+            add(&mut shared.all, true);
+            add(&mut shared.windows, is_window);
+            add(&mut shared.logs, is_log);
+            add(&mut shared.blocks, limit.block_us() > 0);
         }
         shared
     }

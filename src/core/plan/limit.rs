@@ -128,8 +128,8 @@ pub struct Limit {
     burst_is_quota: bool,
     /// Where its windows are those of a calendar. It is then a `fixed_window` by the clock.
     calendar: Option<Calendar>,
-    /// How long a denial blocks the key, in microseconds; 0 when it does not.
-    block_us: u64,
+    /// How long a denial blocks the key, in milliseconds; 0 when it does not. Of a number as short as this, a replica may keep 10,000.
+    block_ms: u32,
 }
 
 impl Limit {
@@ -155,7 +155,7 @@ impl Limit {
                 algorithm,
                 burst_is_quota: false,
                 calendar: None,
-                block_us: 0,
+                block_ms: 0,
             })
         } else {
             Err(errors)
@@ -193,7 +193,7 @@ impl Limit {
             None => Self::new(name, quota, window, algorithm),
         }?;
         Ok(Self {
-            block_us: self.block_us,
+            block_ms: self.block_ms,
             ..limit
         })
     }
@@ -215,7 +215,7 @@ impl Limit {
             algorithm,
             calendar: Some(calendar),
             burst_is_quota: false,
-            block_us: 0,
+            block_ms: 0,
         })
     }
 
@@ -223,14 +223,14 @@ impl Limit {
     ///
     /// Errors: the duration is out of range or too fine.
     pub fn with_block(self, block: Duration) -> Result<Self, LimitError> {
-        let block_us = check_block(block)?;
-        Ok(Self { block_us, ..self })
+        let block_ms = check_block(block)?;
+        Ok(Self { block_ms, ..self })
     }
 
     /// How long a denial by this limit blocks the key, in microseconds; 0 when it does not.
     #[inline]
     pub fn block_us(&self) -> u64 {
-        self.block_us
+        u64::from(self.block_ms) * 1_000
     }
 
     /// Checks those numbers of a limit that are known, each on its own. Returns one error per wrong field.
@@ -302,7 +302,7 @@ impl Limit {
             }
         }?;
         Ok(Self {
-            block_us: self.block_us,
+            block_ms: self.block_ms,
             ..limit
         })
     }
@@ -400,7 +400,8 @@ pub enum LimitError {
     Block(String),
 }
 
-fn check_block(block: Duration) -> Result<u64, LimitError> {
+/// In milliseconds.
+fn check_block(block: Duration) -> Result<u32, LimitError> {
     if !(BLOCK_MIN..=BLOCK_MAX).contains(&block) {
         let block = duration::Shown(block);
         return Err(LimitError::Block(format!("is {block}; write 1s to 31d")));
@@ -409,7 +410,8 @@ fn check_block(block: Duration) -> Result<u64, LimitError> {
         let why = "has a part below a millisecond; give whole milliseconds";
         return Err(LimitError::Block(why.to_owned()));
     }
-    Ok(block.as_secs() * 1_000_000 + u64::from(block.subsec_micros()))
+    // The longest fits.
+    Ok(u32::try_from(block.as_millis()).unwrap_or(u32::MAX))
 }
 
 fn check_window(window: Duration) -> Result<u64, LimitError> {

@@ -46,14 +46,14 @@ impl OverrideSource {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OverrideSubject {
     /// One key, 1 to [`KEY_BYTES_MAX`] bytes.
-    Key(Arc<str>),
+    Key(Box<str>),
     /// All keys that begin so, 1 to [`KEY_BYTES_MAX`] bytes.
-    Prefix(Arc<str>),
+    Prefix(Box<str>),
 }
 
 impl OverrideSubject {
     /// The key or the prefix.
-    pub fn text(&self) -> &Arc<str> {
+    pub fn text(&self) -> &str {
         match self {
             Self::Key(text) | Self::Prefix(text) => text,
         }

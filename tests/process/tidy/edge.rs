@@ -29,6 +29,7 @@ fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
     let inside = [
         "src/core/plan/calendar/zone.rs",
         "src/core/plan/envoy/index.rs",
+        "src/core/plan/overrides/table.rs",
         "src/store/redis/batcher/call.rs",
         "src/tools/cli/simulate/pipeline.rs",
     ];

@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::{OverrideEffect, OverrideError, OverrideSource, OverrideSubject, PlanOverride};
 use crate::plan::{Plan, PlanSet};
 
@@ -32,9 +35,17 @@ pub struct AppliedOverride {
 
 #[derive(Debug, Default)]
 struct OfPlan {
-    keys: HashMap<Arc<str>, AppliedOverride>,
+    keys: Keys,
     /// Sorted by their texts as bytes.
     prefixes: Vec<Prefix>,
+}
+
+/// Overrides of keys, found by the hash of the key, which each has itself. A table of places takes less room than one of overrides,
+/// of which up to half of the places are free.
+#[derive(Debug, Default)]
+struct Keys {
+    all: Vec<AppliedOverride>,
+    places: HashTable<usize>,
 }
 
 #[derive(Debug)]
@@ -83,6 +94,40 @@ impl OverrideTable {
     }
 }
 
+impl AppliedOverride {
+    fn text(&self) -> &str {
+        self.entry.subject.text()
+    }
+
+    /// Who can set overrides needs no equal hashes to do harm, so it needs no secret.
+    fn hash(&self) -> u64 {
+        xxh3_64(self.text().as_bytes())
+    }
+}
+
+impl Keys {
+    fn get(&self, key: &str) -> Option<&AppliedOverride> {
+        let is_same = |place: &usize| self.all[*place].text() == key;
+        let place = self.places.find(xxh3_64(key.as_bytes()), is_same)?;
+        Some(&self.all[*place])
+    }
+
+    /// Adds an override, unless there is one of its key.
+    fn add(&mut self, applied: AppliedOverride) {
+        if self.get(applied.text()).is_none() {
+            let hash = applied.hash();
+            self.all.push(applied);
+            let rehash = |place: &usize| self.all[*place].hash();
+            self.places.insert_unique(hash, self.all.len() - 1, rehash);
+        }
+    }
+
+    fn shrink_to_fit(&mut self) {
+        self.all.shrink_to_fit();
+        self.places.shrink_to_fit(|place| self.all[*place].hash());
+    }
+}
+
 impl OfPlan {
     fn find(&self, key: &str) -> Option<&AppliedOverride> {
         self.keys.get(key).or_else(|| self.longest_prefix(key))
@@ -108,7 +153,7 @@ impl OfPlan {
 
 impl Prefix {
     fn text(&self) -> &str {
-        self.applied.entry.subject.text()
+        self.applied.text()
     }
 }
 
@@ -142,9 +187,7 @@ impl<'a> Builder<'a> {
             plan,
         };
         match &entry.subject {
-            OverrideSubject::Key(key) => {
-                of_plan.keys.entry(key.clone()).or_insert(applied);
-            }
+            OverrideSubject::Key(_) => of_plan.keys.add(applied),
             OverrideSubject::Prefix(_) => of_plan.prefixes.push(Prefix {
                 applied,
                 parent: None,
@@ -160,6 +203,7 @@ impl<'a> Builder<'a> {
         let mut of_plan = |plan_index| {
             let mut of_plan = self.of_plans.remove(&plan_index)?;
             of_plan.keys.shrink_to_fit();
+            of_plan.prefixes.shrink_to_fit();
             link(&mut of_plan.prefixes);
             Some(Box::new(of_plan))
         };

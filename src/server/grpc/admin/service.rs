@@ -331,7 +331,7 @@ impl<S: Store> AdminService for Admin<S> {
 
 /// What the log shows of an override: its key or prefix as a hash, and its plan.
 fn of(subject: &OverrideSubject, plan: &str) -> Option<Subject> {
-    let key = Key::new(&**subject.text()).ok()?;
+    let key = Key::new(subject.text()).ok()?;
     Some((key, plan.to_owned()))
 }
 

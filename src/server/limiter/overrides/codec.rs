@@ -107,6 +107,7 @@ pub(super) fn read(records: Vec<OverrideRecord>, version: OverrideVersion) -> Ru
         order(&a.plan, &a.subject).cmp(&order(&b.plan, &b.subject))
     };
     read.entries.sort_by(by_order);
+    read.entries.shrink_to_fit();
     read.unreadable
         .sort_by(|a, b| a.record.name.cmp(&b.record.name));
     read
@@ -131,7 +132,7 @@ impl Texts {
 pub(super) fn parts_of(name: &[u8]) -> Option<(&str, OverrideSubject)> {
     let name = std::str::from_utf8(name).ok()?;
     let (plan, text) = name.split_once(':')?;
-    let (plan, text) = (plan.get(1..)?, Arc::from(text));
+    let (plan, text) = (plan.get(1..)?, Box::from(text));
     let subject = match name.chars().next()? {
         KEY => OverrideSubject::Key(text),
         PREFIX => OverrideSubject::Prefix(text),
@@ -156,7 +157,10 @@ fn entry(record: &OverrideRecord, texts: &mut Texts) -> Result<PlanOverride, Str
                 quota: quota.quota,
                 burst: quota.burst,
             };
-            OverrideEffect::Quotas(quotas.into_iter().map(&mut quota).collect())
+            // By a copy of just this size: what was read has room for four.
+            let mut exact = Vec::with_capacity(quotas.len());
+            exact.extend(quotas.into_iter().map(&mut quota));
+            OverrideEffect::Quotas(exact)
         }
         _ => return Err("what the store has of it is not one effect".to_owned()),
     };

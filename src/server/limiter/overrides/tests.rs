@@ -1,5 +1,7 @@
 //! Overrides without a network: what they change, whoever asks and however, and that replicas agree.
 
+mod size;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::tests::{SETTINGS, broken, plan, request};

@@ -60,9 +60,9 @@ pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
 #[inline]
 fn limits_work(plan: &Plan) -> usize {
     let own = SharedLimits::count(plan.limits());
-    (own.all - own.windows - own.logs) * LIMIT_WORK
-        + own.windows * WINDOW_WORK
-        + own.blocks * BLOCK_WORK
+    usize::from(own.all - own.windows - own.logs) * LIMIT_WORK
+        + usize::from(own.windows) * WINDOW_WORK
+        + usize::from(own.blocks) * BLOCK_WORK
 }
 
 /// Work of reading and writing all records of a state, where other plans may have left some, or a block one of its own.
@@ -74,10 +74,11 @@ fn records_work(plan: &Plan) -> usize {
         logs,
         blocks,
     } = plan.shared;
-    if all == plan.limits().len() && blocks == 0 {
+    if usize::from(all) == plan.limits().len() && blocks == 0 {
         0
     } else {
-        (all + blocks).saturating_sub(windows + logs) * RECORD_WORK + windows * RINGED_RECORD_WORK
+        let others = (all + blocks).saturating_sub(windows + logs);
+        usize::from(others) * RECORD_WORK + usize::from(windows) * RINGED_RECORD_WORK
     }
 }
 

@@ -14,8 +14,8 @@ pub(super) struct FileOverrides {
     plans: PlanSet,
     /// Those in force.
     table: OverrideTable,
-    keys: HashSet<Arc<str>>,
-    prefixes: Vec<Arc<str>>,
+    keys: HashSet<Box<str>>,
+    prefixes: Vec<Box<str>>,
     /// A number for each `counts_as` by which such a key may be counted.
     groups: HashMap<Arc<str>, usize>,
 }
@@ -75,8 +75,8 @@ impl FileOverrides {
         let Ok(key) = std::str::from_utf8(key) else {
             return false;
         };
-        let begins = |prefix: &Arc<str>| key.starts_with(&**prefix);
-        self.keys.contains(key) || self.prefixes.iter().any(begins)
+        let mut prefixes = self.prefixes.iter();
+        self.keys.contains(key) || prefixes.any(|prefix| key.starts_with(&**prefix))
     }
 
     /// Passes over those that have expired. Times must not step back.
