@@ -39,7 +39,7 @@ pub use overrides::{
     ListedOverride, NewOverride, OverrideFigures, OverrideList, OverrideQuery, OverrideRefusal,
     Overrides,
 };
-use registry::{LimiterRegistry, WorkerState};
+use registry::{InForce, LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 use store_call::StoreAnswer;
 use tollgate_core::algorithm::Mode;
@@ -108,6 +108,8 @@ struct Common {
     /// Origin of the deny cache's times.
     started: Instant,
     registry: Mutex<LimiterRegistry>,
+    /// Held while what is in force is made anew, so that no change is lost. No decision waits for it, nor anything else beside them.
+    replacing: Mutex<()>,
     blocks: BlockCounts,
 }
 
@@ -132,6 +134,7 @@ impl Limiter<()> {
             clock,
             started,
             registry: Mutex::new(registry),
+            replacing: Mutex::default(),
             blocks: BlockCounts::default(),
         };
         Self {
@@ -161,12 +164,20 @@ impl<S> Limiter<S> {
         plans.find_present_windows(self.common.clock.now_us());
         let now_us = self.overrides_now_us();
         self.common.blocks.keep_limits(&plans);
-        self.common.registry().replace_plans(plans, now_us)
+        self.common.registry().taken_up();
+        let mut changes = Changes::default();
+        self.common.replace(|in_force| {
+            let (next, changed) = in_force.with_plans(plans, now_us);
+            changes = changed;
+            next
+        });
+        changes
     }
 
     /// Sets the number of replicas that share the quotas while the store cannot decide, at least 1. Units already counted count
     /// against the new share. Takes a few milliseconds for thousands of plans, so do not call it on a thread that decides.
     pub fn share_among(&self, replicas: u64) {
+        let _one_at_a_time = self.common.replacing();
         self.common.registry().share_among(replicas);
     }
 
@@ -222,10 +233,27 @@ impl<S> Limiter<S> {
 }
 
 impl Common {
-    /// Locked when a limiter is made, at a reload and for the totals, never by a decision.
+    /// Locked for no longer than it takes to copy pointers or to add counts, never by a decision.
     fn registry(&self) -> std::sync::MutexGuard<'_, LimiterRegistry> {
         // A panic cannot leave these lists half-written, since they only grow.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replacing(&self) -> std::sync::MutexGuard<'_, ()> {
+        // It guards nothing of its own.
+        let guard = self.replacing.lock();
+        guard.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes every limiter decide by what `next` makes of what is in force, if it makes something of it. It may take milliseconds, and
+    /// the registry is not locked meanwhile.
+    fn replace(&self, next: impl FnOnce(&InForce) -> Option<InForce>) {
+        let _one_at_a_time = self.replacing();
+        let in_force = self.registry().in_force().clone();
+        if let Some(next) = next(&in_force) {
+            let before = self.registry().open_all(next);
+            drop((before, in_force));
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use super::{Limiter, PlanSnapshot};
+use super::{InForce, Limiter, PlanSnapshot};
 pub(super) use known::RuntimeOverrides;
 use known::{Unreadable, order};
 pub use list::{ListedOverride, OverrideList, OverrideQuery};
@@ -220,7 +220,8 @@ impl Overrides {
         let limiter = self.0.limiter.clone();
         let expire = move || {
             let now_us = limiter.overrides_now_us();
-            limiter.common.registry().expire_overrides(now_us);
+            let replaced = |in_force: &InForce| in_force.without_expired(now_us);
+            limiter.common.replace(replaced);
         };
         // It fails only when the process ends.
         let _ = tokio::task::spawn_blocking(expire).await;
@@ -285,8 +286,9 @@ impl Overrides {
         let limiter = self.0.limiter.clone();
         let replace = move || {
             let now_us = limiter.overrides_now_us();
-            let mut registry = limiter.common.registry();
-            registry.replace_overrides(Arc::new(overrides), now_us);
+            let overrides = Arc::new(overrides);
+            let replaced = |in_force: &InForce| Some(in_force.with_overrides(overrides, now_us));
+            limiter.common.replace(replaced);
         };
         // It fails only when the process ends.
         let _ = tokio::task::spawn_blocking(replace).await;

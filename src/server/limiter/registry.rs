@@ -83,16 +83,64 @@ impl WorkerState {
     }
 }
 
-/// State of every limiter that was ever made. Limiters are never removed, so that counts only grow.
-pub(super) struct LimiterRegistry {
+/// What limiters decide by. To make another one of thousands of plans or overrides takes milliseconds, so that is done beside the
+/// registry's lock.
+#[derive(Clone)]
+pub(super) struct InForce {
     snapshot: Arc<PlanSnapshot>,
     replicas: u64,
     /// What is set at runtime.
     overrides: Arc<RuntimeOverrides>,
-    /// The store's time at some moment, and when that was. `None` before its first answer.
-    pub(super) store_clock: Option<(u64, Instant)>,
     /// The overrides in force among the plans of `snapshot`.
     override_table: Arc<OverrideTable>,
+}
+
+impl InForce {
+    fn new(
+        snapshot: Arc<PlanSnapshot>,
+        replicas: u64,
+        overrides: Arc<RuntimeOverrides>,
+        now_us: u64,
+    ) -> Self {
+        let table = OverrideTable::new(snapshot.plans(), &overrides.entries, now_us);
+        Self {
+            snapshot,
+            replicas,
+            overrides,
+            override_table: Arc::new(table),
+        }
+    }
+
+    /// The same with these plans, and how they differ. `None`: they equal the present ones. `now_us` is a time of the store's clock,
+    /// by which overrides expire.
+    pub(super) fn with_plans(&self, plans: PlanSet, now_us: u64) -> (Option<Self>, Changes) {
+        let (snapshot, changes) = self.snapshot.next(plans, self.replicas);
+        if changes == Changes::default() && snapshot.finds_as(&self.snapshot) {
+            return (None, changes);
+        }
+        let overrides = self.overrides.clone();
+        let next = Self::new(Arc::new(snapshot), self.replicas, overrides, now_us);
+        (Some(next), changes)
+    }
+
+    /// The same with these overrides.
+    pub(super) fn with_overrides(&self, overrides: Arc<RuntimeOverrides>, now_us: u64) -> Self {
+        Self::new(self.snapshot.clone(), self.replicas, overrides, now_us)
+    }
+
+    /// The same without what has expired by now. `None`: nothing has.
+    pub(super) fn without_expired(&self, now_us: u64) -> Option<Self> {
+        let next_us = self.override_table.next_expiry_us;
+        let expires = next_us.is_some_and(|next_us| next_us <= now_us);
+        expires.then(|| self.with_overrides(self.overrides.clone(), now_us))
+    }
+}
+
+/// State of every limiter that was ever made. Limiters are never removed, so that counts only grow.
+pub(super) struct LimiterRegistry {
+    in_force: InForce,
+    /// The store's time at some moment, and when that was. `None` before its first answer.
+    pub(super) store_clock: Option<(u64, Instant)>,
     workers: Vec<Arc<WorkerState>>,
     /// Replaced plans. A decision under way may still count in their counters.
     closing: Vec<Arc<WorkerPlans>>,
@@ -105,15 +153,11 @@ pub(super) struct LimiterRegistry {
 
 impl LimiterRegistry {
     pub(super) fn new(plans: PlanSet, replicas: u64, now_us: u64) -> Self {
-        let override_table = Arc::new(OverrideTable::new(&plans, &[], now_us));
         let snapshot = Arc::new(PlanSnapshot::new(plans, replicas));
         let closed = CounterTotals::new(snapshot.clone());
         Self {
-            snapshot,
-            replicas,
-            overrides: Arc::default(),
+            in_force: InForce::new(snapshot, replicas, Arc::default(), now_us),
             store_clock: None,
-            override_table,
             workers: Vec::new(),
             closing: Vec::new(),
             closed,
@@ -146,58 +190,48 @@ impl LimiterRegistry {
     }
 
     fn plans_of_worker(&self) -> WorkerPlans {
-        WorkerPlans::new(self.snapshot.clone(), self.override_table.clone())
+        let InForce {
+            snapshot,
+            override_table,
+            ..
+        } = &self.in_force;
+        WorkerPlans::new(snapshot.clone(), override_table.clone())
     }
 
-    /// Makes every limiter decide by these plans from now on. Does nothing when they equal the present ones. `now_us` is a time of
-    /// the store's clock, by which overrides expire.
-    pub(super) fn replace_plans(&mut self, plans: PlanSet, now_us: u64) -> Changes {
-        self.reloads.taken_up += 1;
-        self.reloads.last_refused = false;
-        let (snapshot, changes) = self.snapshot.next(plans, self.replicas);
-        if changes == Changes::default() && snapshot.finds_as(&self.snapshot) {
-            return changes;
-        }
-        self.snapshot = Arc::new(snapshot);
-        self.closed = std::mem::take(&mut self.closed).moved_to(self.snapshot.clone());
-        self.open_all(now_us);
-        changes
-    }
-
-    /// Makes every limiter decide by these overrides from now on.
-    pub(super) fn replace_overrides(&mut self, overrides: Arc<RuntimeOverrides>, now_us: u64) {
-        self.overrides = overrides;
-        self.open_all(now_us);
-    }
-
-    /// Passes over what has expired by now.
-    pub(super) fn expire_overrides(&mut self, now_us: u64) {
-        let next_us = self.override_table.next_expiry_us;
-        if next_us.is_some_and(|next_us| next_us <= now_us) {
-            self.open_all(now_us);
-        }
+    /// What limiters decide by.
+    pub(super) fn in_force(&self) -> &InForce {
+        &self.in_force
     }
 
     /// The overrides that are set at runtime.
     pub(super) fn overrides(&self) -> &Arc<RuntimeOverrides> {
-        &self.overrides
+        &self.in_force.overrides
     }
 
-    /// Makes every limiter decide by the present plans and overrides.
-    fn open_all(&mut self, now_us: u64) {
-        let entries = &self.overrides.entries;
-        self.override_table = Arc::new(OverrideTable::new(self.snapshot.plans(), entries, now_us));
+    /// Makes every limiter decide by these from now on. Returns what they decided by, to be dropped without the lock.
+    pub(super) fn open_all(&mut self, next: InForce) -> InForce {
+        if !Arc::ptr_eq(&next.snapshot, &self.in_force.snapshot) {
+            self.closed = std::mem::take(&mut self.closed).moved_to(next.snapshot.clone());
+        }
+        let before = std::mem::replace(&mut self.in_force, next);
         for worker in &self.workers {
             self.closing.push(worker.open(self.plans_of_worker()));
         }
         self.close();
+        before
+    }
+
+    /// Counts a reload that was taken up.
+    pub(super) fn taken_up(&mut self) {
+        self.reloads.taken_up += 1;
+        self.reloads.last_refused = false;
     }
 
     /// Sets the number of replicas that share the quotas. Plans and counts stay.
     pub(super) fn share_among(&mut self, replicas: u64) {
-        if self.replicas != replicas {
-            self.replicas = replicas;
-            self.snapshot.share_among(replicas);
+        if self.in_force.replicas != replicas {
+            self.in_force.replicas = replicas;
+            self.in_force.snapshot.share_among(replicas);
         }
     }
 
@@ -218,10 +252,10 @@ impl LimiterRegistry {
             .iter()
             .for_each(|worker| decisions.add(&worker.worker_plans()));
         let mut totals = Totals::new(decisions, self.reloads);
-        totals.replicas = self.replicas;
+        totals.replicas = self.in_force.replicas;
         totals.overrides = OverrideFigures::new(
-            &self.overrides,
-            &self.override_table,
+            &self.in_force.overrides,
+            &self.in_force.override_table,
             self.store_clock.map(|(_, at)| at),
         );
         for WorkerState {

@@ -29,6 +29,19 @@ fn other_plans(edits: &[Plan]) -> PlanSet {
         .collect()
 }
 
+/// To make a table of thousands of overrides takes milliseconds. A worker that answers for the metrics meanwhile has decisions to make.
+#[test]
+fn the_registry_is_free_while_what_is_in_force_is_made_anew() {
+    let store = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
+    let limiter = limiter(ConfiguredStore::Memory(Arc::new(store)));
+    let mut was_free = false;
+    limiter.common.replace(|in_force| {
+        was_free = limiter.common.registry.try_lock().is_ok();
+        Some(in_force.clone())
+    });
+    assert!(was_free);
+}
+
 #[tokio::test]
 async fn a_reload_reaches_every_limiter_and_usage_stays() {
     let store = ConfiguredStore::Memory(Arc::new(MemoryStore::new(
