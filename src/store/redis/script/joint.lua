@@ -127,7 +127,7 @@ if prefix or value or not key then
 end
 --> log_decide
 if fits and charges then
-  logs_of[index] = { key, head, newest, used, gone, start, stored, window, unit, cost }
+  logs_of[index] = { key, head, newest, used, gone, oldest_at, start, stored, window, unit, cost }
   used, frees_in, fresh_in = used + cost, 0, window
 end
 numbers[1], numbers[2], numbers[3], last_number = used, frees_in, fresh_in, 3
@@ -180,8 +180,8 @@ needs_general = failed
 --}
 
 --{ joint_store_log
-local key, head, newest, used, gone, start, stored, problem_of, frees_in, fresh_in, fits
-key, head, newest, used, gone, start, stored, window, unit, cost = table_unpack(logs_of[index])
+local key, head, newest, used, gone, oldest_at, start, stored, problem_of, frees_in, fresh_in, fits
+key, head, newest, used, gone, oldest_at, start, stored, window, unit, cost = table_unpack(logs_of[index])
 present_limit, prefix = nil, false
 repeat
 --> log_charge

@@ -9,13 +9,14 @@
 -- log_writes.lua has the order of the writes, of which Redis may refuse any.
 
 -- The rule is written twice, as that of a token_bucket is: what most calls find needs no search and no table, and costs half as
--- much. That is one request for a log of which nothing, the first charge alone or everything is gone, and nothing lies ahead.
+-- much. That is one request for a log of which nothing, a few charges or everything is gone, and nothing lies ahead.
 
 repeat
 --{ log_decide
 local front = try('LRANGE', key, '0', '2')
 local head, first, second = front[1], front[2], front[3]
-local base, start, oldest, oldest_units, newest, stored, gone = now, 0, now, 0, now, 0, 0
+-- `oldest_at` is where in the list the oldest charge that counts is.
+local base, start, oldest, oldest_units, newest, stored, gone, oldest_at = now, 0, now, 0, now, 0, 0, 1
 if head then
   -- By their lengths, logs are told from other lists. The general way tells what is wrong.
   if not first or #head ~= 10 or #first ~= 8 then
@@ -36,12 +37,24 @@ if head then
   elseif newest + window <= now then
     gone = stored
   elseif oldest + window <= now then
-    gone = oldest_units
-    if #second ~= 8 or gone > stored then
+    if #second ~= 8 then
       break
     end
+    gone, oldest_at = oldest_units, 2
     oldest, oldest_units = read_element(second, base, start)
     if oldest + window <= now then
+      for _, element in ipairs(try('LRANGE', key, '3', '12')) do
+        if #element ~= 8 then
+          break
+        end
+        gone, oldest_at = oldest_units, oldest_at + 1
+        oldest, oldest_units = read_element(element, base, start)
+        if oldest + window > now then
+          break
+        end
+      end
+    end
+    if oldest + window <= now or gone > stored then
       break
     end
   end
@@ -80,7 +93,7 @@ if problem_of then
   break
 elseif used > 0 then
   if gone > 0 then
-    reply = try('LTRIM', key, '2', '-1')
+    reply = try('LTRIM', key, oldest_at, '-1')
     if reply.ok then
       local header = pack('<I7I3', now, (start + gone) % TOTALS)
 --> put_header
