@@ -21,7 +21,11 @@ use tollgate::limiter::{Limiter, Settings, TOP_DEFAULT, TopSettings};
 use tollgate::plan::envoy::{
     DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched,
 };
-use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
+use tollgate::plan::{
+    Algorithm, Anchor, Calendar, CalendarUnit, Limit, LimitQuota, OVERRIDE_KEYS_MAX,
+    OVERRIDE_PREFIXES_MAX, OverrideEffect, OverrideSource, OverrideSubject, Plan, PlanOverride,
+    PlanSet, Rule, Zone,
+};
 use tollgate::store::{CAPACITY_DEFAULT, MemoryStore};
 use tonic::codegen::Service as _;
 
@@ -42,7 +46,7 @@ pub struct Case {
 }
 
 /// The echo comes first: the cost of the others is given as a multiple of it.
-pub const CASES: [Case; 8] = [
+pub const CASES: [Case; 15] = [
     Case {
         name: "echo",
         kind: Kind::Unary,
@@ -107,8 +111,65 @@ pub const CASES: [Case; 8] = [
         keys: 10,
         calls: 120,
     },
+    Case {
+        name: "overridden",
+        kind: Kind::Unary,
+        plan: Some("overridden"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "beside_overrides",
+        kind: Kind::Unary,
+        plan: Some("beside_overrides"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "idle_block",
+        kind: Kind::Unary,
+        plan: Some("idle_block"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "fixed_window",
+        kind: Kind::Unary,
+        plan: Some("fixed_window"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "calendar",
+        kind: Kind::Unary,
+        plan: Some("calendar"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "joint_of_two",
+        kind: Kind::Joint(2),
+        plan: Some("token_bucket"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
+    Case {
+        name: "joint_of_three",
+        kind: Kind::Joint(3),
+        plan: Some("token_bucket"),
+        in_flight: 8,
+        keys: 10,
+        calls: 120,
+    },
 ];
 const BATCH: usize = 100;
+const KEY_BYTES: usize = 20;
 /// Connections of one case, one after another.
 pub const CONNECTIONS: u64 = 32;
 /// Bytes that either side may be ahead of the other.
@@ -156,7 +217,7 @@ async fn connection(case: &Case, calls: u64, workers: &Rc<InMemoryServer>) {
         kind: case.kind,
         plan: case.plan.unwrap_or("echo").to_owned(),
         keys: case.keys,
-        key_bytes: 20,
+        key_bytes: KEY_BYTES,
         connections: 1,
         in_flight: case.in_flight,
         expect: Expect::Allowed,
@@ -168,8 +229,8 @@ async fn connection(case: &Case, calls: u64, workers: &Rc<InMemoryServer>) {
     let workers = workers.clone();
     match case.plan {
         None => drop(tokio::task::spawn_local(serve_echo(server))),
-        Some(_) => drop(tokio::task::spawn_local(async move {
-            workers.serve(server, tollgate()).await
+        Some(plan) => drop(tokio::task::spawn_local(async move {
+            workers.serve(server, tollgate(plan)).await
         })),
     }
     load::drive(client, caller)
@@ -196,12 +257,62 @@ async fn serve_echo(connection: DuplexStream) {
         .await;
 }
 
-fn tollgate() -> Service<MemoryStore> {
-    let limits = |quota, algorithm| {
-        let limit = Limit::new("limit", quota, WINDOW, algorithm)
-            .expect("these numbers are within their bounds");
-        Rule::Limits(vec![limit])
+fn tollgate(plan: &'static str) -> Service<MemoryStore> {
+    let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
+    let settings = Settings {
+        deadline: Duration::from_secs(1),
+        expected_replicas: 1,
+        deny_cache_entries: 0,
     };
+    let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
+    let plans = plans(plan).with_overrides(overrides(plan));
+    let limiter = Limiter::without_store(plans, settings, clock);
+    limiter.count_keys(TopSettings {
+        keys_max: TOP_DEFAULT,
+        in_clear: false,
+    });
+    Service::new(Arc::new(limiter.with_store(store)))
+}
+
+/// As many overrides as one source may have, if the case is about them: of its plan, and of its keys or of others. The prefixes
+/// begin as keys do.
+fn overrides(plan: &'static str) -> Arc<[Arc<PlanOverride>]> {
+    let first = match plan {
+        "overridden" => 0,
+        "beside_overrides" => OVERRIDE_KEYS_MAX,
+        _ => return Arc::default(),
+    };
+    let quota = LimitQuota {
+        name: None,
+        quota: Some(SLOW_QUOTA),
+        burst: Some(2 * QUOTA),
+    };
+    let of = |subject| {
+        Arc::new(PlanOverride {
+            plan: plan.into(),
+            subject,
+            effect: OverrideEffect::Quotas(vec![quota.clone()]),
+            expires_at_us: None,
+            reason: "".into(),
+            source: OverrideSource::File,
+            version: 0,
+            set_at_us: 0,
+        })
+    };
+    let keys = (first..first + OVERRIDE_KEYS_MAX)
+        .map(|key| OverrideSubject::Key(format!("{key:0>KEY_BYTES$}").into()));
+    let prefixes = (0..OVERRIDE_PREFIXES_MAX)
+        .map(|end| OverrideSubject::Prefix(format!("{:0>16}-{end}", "").into()));
+    keys.chain(prefixes).map(of).collect()
+}
+
+/// The plans of most cases, and that of `case` if it has one of its own: more plans would make a decision dearer.
+fn plans(case: &str) -> PlanSet {
+    let limit = |quota, algorithm| {
+        Limit::new("limit", quota, WINDOW, algorithm)
+            .expect("these numbers are within their bounds")
+    };
+    let limits = |quota, algorithm| Rule::Limits(vec![limit(quota, algorithm)]);
     let plan = |(name, rule): (&str, Rule)| Plan::new(name, rule);
     let by_key = vec![EntryPattern::parse("token_bucket").expect("a name is a pattern")];
     let rule = DescriptorRule {
@@ -218,6 +329,22 @@ fn tollgate() -> Service<MemoryStore> {
         candidate: Some(Arc::new(candidate.as_candidate_of(&live))),
         ..live
     };
+    let blocks = limit(SLOW_QUOTA, Algorithm::TokenBucket { burst: QUOTA })
+        .with_block(Duration::from_secs(60))
+        .expect("a minute is within the bounds");
+    let by_clock = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
+    let calendar = Calendar::new(CalendarUnit::Day, Zone::UTC);
+    let calendar = Limit::by_calendar("limit", QUOTA, calendar).expect("the quota is in bounds");
+    let own = [
+        ("overridden", bucket()),
+        ("beside_overrides", bucket()),
+        ("idle_block", Rule::Limits(vec![blocks])),
+        ("fixed_window", limits(QUOTA, by_clock)),
+        ("calendar", Rule::Limits(vec![calendar])),
+    ];
+    let own = own.into_iter().filter(|(name, _)| *name == case);
     let alone = [
         ("unlimited", Rule::Unlimited),
         ("token_bucket", bucket()),
@@ -227,27 +354,15 @@ fn tollgate() -> Service<MemoryStore> {
         ),
     ];
     let plans: PlanSet = alone
-        .map(plan)
         .into_iter()
+        .chain(own)
+        .map(plan)
         .chain([with_candidate])
         .collect();
-    let plans = plans.with_envoy(EnvoyRules::new(
+    plans.with_envoy(EnvoyRules::new(
         DenialBody::None,
         [(ENVOY_DOMAIN.to_owned(), domain)],
-    ));
-    let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
-    let settings = Settings {
-        deadline: Duration::from_secs(1),
-        expected_replicas: 1,
-        deny_cache_entries: 0,
-    };
-    let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
-    let limiter = Limiter::without_store(plans, settings, clock);
-    limiter.count_keys(TopSettings {
-        keys_max: TOP_DEFAULT,
-        in_clear: false,
-    });
-    Service::new(Arc::new(limiter.with_store(store)))
+    ))
 }
 
 /// Moves on by [`STEP_US`] whenever it is read, so that windows slide by decisions and not by the speed of a machine.
