@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::algorithm::Verdict;
 use tollgate::plan::{Algorithm, Limit, Plan};
-use tollgate::store::{Check, MemoryStore, Store, StoreDeadline, Subject};
+use tollgate::store::{CAPACITY_MIN, Check, MemoryStore, Store, StoreDeadline, Subject};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::ClockedStore;
@@ -207,6 +207,30 @@ async fn a_block_outlives_refunds_and_larger_quotas_and_ends_with_a_reset() {
     assert!(stores.redis.store.reset(&subject, PATIENCE).await.unwrap());
     assert!(stores.memory.reset(&subject, PATIENCE).await.unwrap());
     assert_eq!(stores.wait_us(&ask(&strict, "key", 1)).await, None);
+}
+
+/// What is fresh makes room for others. An entry whose block runs is not, although its window has ended.
+#[test]
+fn a_block_outlives_its_window_in_an_embedded_store_that_is_full() {
+    let clock = FakeClock::new();
+    let memory = MemoryStore::new(CAPACITY_MIN, Arc::new(clock.clone()));
+    let second = limit(5, Duration::from_secs(1), FIXED);
+    let blocks = plan(vec![second.clone().with_block(BLOCK).unwrap()]);
+    let others = plan(vec![second]);
+    memory.decide(&ask(&blocks, "key", 5)).unwrap();
+    assert!(
+        memory
+            .decide(&ask(&blocks, "key", 1))
+            .unwrap()
+            .block(0)
+            .begins
+    );
+    for other in 0..100_000 {
+        clock.set(START_US + 10 * S + 1_000 * other);
+        memory.decide(&ask(&others, &other.to_string(), 1)).unwrap();
+    }
+    let verdict = memory.decide(&ask(&blocks, "key", 1)).unwrap();
+    assert!(!verdict.fits && verdict.block(0).left_us > 700 * S);
 }
 
 #[tokio::test]
