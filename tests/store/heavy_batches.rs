@@ -76,7 +76,7 @@ fn config() -> String {
         let limits: Vec<String> = (0..8)
             .map(|index| {
                 let window = 1 + plan * 8 + index;
-                format!("{{ name: l{window}, quota: 10, window: {window}s, block: 1m }}")
+                format!("{{ name: l{window}, quota: 10, window: {window}s, algorithm: token_bucket, block: 1m }}")
             })
             .collect();
         writeln!(
