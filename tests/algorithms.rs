@@ -4,6 +4,7 @@ mod algorithm_bounds;
 mod blocks;
 mod calendar;
 mod clocks;
+mod holds;
 mod joint;
 mod oracle;
 mod parity;

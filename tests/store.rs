@@ -11,6 +11,7 @@ mod embedded;
 mod flood;
 mod garbage;
 mod heavy_batches;
+mod holds;
 mod joint;
 mod joint_slots;
 mod key_prefix;

@@ -15,6 +15,7 @@
 //!   unit was meant, a newer one is taken for it. In any window, at most the limit's promise plus the units refunded within
 //!   that window pass.
 //! - Block: a limit with `block` denies for so long after its first denial. [`block`] has the rules. Such a denial writes, too.
+//! - Hold: a charge that is remembered by an id, until it is settled or its lease ends. [`holds`] has the rules.
 //! - Undo: it names the instant of a charge, and gives back its units where they still count, never more. [`undo`] has the rules.
 //! - An interval is half-open: a unit taken at `t` is free again at `t + window`.
 
@@ -24,6 +25,7 @@ mod cases;
 mod denial_age;
 mod fixed_window;
 mod gcra;
+pub mod holds;
 mod releases;
 mod runs;
 mod sliding_counter;
@@ -46,6 +48,11 @@ pub use releases::{RELEASES_MAX, Release, release_costs, releases};
 pub use runs::Runs;
 pub use sliding_counter::Counter;
 pub use undo::{undo, undo_instants};
+
+/// Most units that a limit counts, where what has happened is charged beyond its quota. They fit the five bytes of a count in Redis.
+pub const UNITS_MAX: u64 = (1 << 40) - 1;
+/// The same of a `sliding_log`, which keeps running totals modulo 2^17.
+pub const LOG_UNITS_MAX: u64 = (1 << 17) - 1;
 
 /// The stored state of one key for one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +125,8 @@ pub struct Verdict {
     pub readings: SmallVec<[Reading; 2]>,
     /// Blocks after this request, one per limit. `None` when none runs.
     pub blocks: Option<Box<[BlockReading]>>,
+    /// Where it does not fit: time until units of a hold come back, whose lease ends then; 0 where none do. No wait is longer.
+    pub release_in_us: u64,
 }
 
 /// Whether a call may take what it asks for.
@@ -194,6 +203,7 @@ fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mo
         fits,
         readings,
         blocks: None,
+        release_in_us: 0,
     }
 }
 
@@ -225,6 +235,7 @@ fn give_back(
         fits: true,
         readings: after.chain(before).collect(),
         blocks: None,
+        release_in_us: 0,
     }
 }
 
@@ -256,11 +267,19 @@ impl Verdict {
         statuses
     }
 
+    /// A wait of a denial, or the time until a hold gives units back, where that is less.
+    fn wait_at_most(&self, wait_us: u64) -> u64 {
+        match self.release_in_us {
+            0 => wait_us,
+            release_in_us => wait_us.min(release_in_us),
+        }
+    }
+
     fn status(&self, limit: &Limit, reading: &Reading, cost: Cost) -> LimitStatus {
         let wait_us = if self.fits {
             0
         } else {
-            reading.wait_us(limit, cost.units())
+            self.wait_at_most(reading.wait_us(limit, cost.units()))
         };
         LimitStatus {
             name: limit.name().clone(),
@@ -276,6 +295,7 @@ impl Verdict {
             reset_after_us: reading.fresh_in_us(limit),
             blocked_for_us: 0,
             begins_block: false,
+            first_end_us: 0,
         }
     }
 }
@@ -473,6 +493,42 @@ impl State {
             }
             (Self::Runs(runs), _) => sliding_log::charge(runs, limit, now_us, cost),
         }
+    }
+
+    /// Charges what has happened, though the limit is passed. What a limit counts is bounded, and what would go above is dropped: so
+    /// no mistake blocks a key for ever. What is counted already stays.
+    fn charge_beyond(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        if let Self::Bucket(bucket) = self {
+            return bucket.charge_beyond(limit, now_us, units);
+        }
+        let counted = match self.read(limit, now_us, 0) {
+            Reading::Counter { current, .. } => current,
+            reading => reading.counted(),
+        };
+        let most = match limit.algorithm() {
+            Algorithm::SlidingLog => LOG_UNITS_MAX,
+            _ => UNITS_MAX,
+        };
+        match units.min(most.saturating_sub(counted)) {
+            0 => {}
+            units => self.charge(limit, now_us, units),
+        }
+    }
+
+    /// Gives back units of a charge of that instant, at their place; see [`holds`]. Returns how many. A bucket has its own way.
+    fn give_back(&mut self, limit: &Limit, now_us: u64, units: u64, at_us: u64) -> u64 {
+        let before = self.read(limit, now_us, 0).counted();
+        match (&mut *self, limit.algorithm()) {
+            (Self::Window(window), _) => window.undo(limit, now_us, units, at_us),
+            (Self::Counter(counter), _) => counter.undo(limit, now_us, units, at_us),
+            (Self::Runs(runs), algorithm) if at_us + limit.window_us() > now_us => {
+                let is_log = algorithm == Algorithm::SlidingLog;
+                let has_them = |run_us| !is_log || run_us == at_us;
+                runs.take_back(limit, now_us, (at_us, units), has_them);
+            }
+            (Self::Runs(_) | Self::Bucket(_), _) => {}
+        }
+        before.saturating_sub(self.read(limit, now_us, 0).counted())
     }
 
     /// Gives units back. A state without units stays as it is. A state that loses its last unit becomes a fresh one.

@@ -27,6 +27,12 @@ pub struct Decision {
     counted: bool,
     /// Index of the binding limit in `statuses`, if there are any.
     binding: u8,
+    /// Whether the last of `statuses` is of no limit of the plan: it denies because too many holds are open.
+    is_full: bool,
+    /// Whether one of the limits counts open holds.
+    has_slots: bool,
+    /// Whether the request's id was known, so that it was charged before and not now.
+    pub is_repeated: bool,
 }
 
 impl Decision {
@@ -56,6 +62,9 @@ impl Decision {
             statuses: limits,
             counted: true,
             binding: binding as u8,
+            is_full: false,
+            has_slots: false,
+            is_repeated: false,
         }
     }
 
@@ -76,7 +85,26 @@ impl Decision {
             statuses,
             counted: false,
             binding: 0,
+            is_full: false,
+            has_slots: false,
+            is_repeated: false,
         }
+    }
+
+    /// The same, of which a limit counts open holds if `has_slots` says so.
+    #[must_use]
+    pub fn with_slots(self, has_slots: bool) -> Self {
+        Self { has_slots, ..self }
+    }
+
+    /// The same, denied because too many holds are open: this status binds, and is none of a limit of the plan.
+    #[must_use]
+    pub fn full(mut self, status: LimitStatus) -> Self {
+        self.statuses.push(status);
+        // There are at most nine.
+        self.binding = u8::try_from(self.statuses.len() - 1).unwrap_or(0);
+        self.is_full = true;
+        self
     }
 
     /// The same for a request that could pass, while another one of its joint decision may not. It has no wait of its own, also where
@@ -97,7 +125,12 @@ impl Decision {
     /// unlimited or blocked plan, a cost that never fits, or a store failure answered by fail open or closed.
     #[inline]
     pub fn limits(&self) -> &[LimitStatus] {
-        if self.counted { &self.statuses } else { &[] }
+        let limits = self.statuses.len() - usize::from(self.is_full);
+        if self.counted {
+            &self.statuses[..limits]
+        } else {
+            &[]
+        }
     }
 
     /// The binding limit: the one that denies longest, or without a denial the one with the smallest remaining share.
@@ -110,13 +143,39 @@ impl Decision {
     pub fn key_status(&self) -> KeyStatus {
         let read = self.binding().filter(|_| self.counted);
         KeyStatus {
-            remaining: self.limits().iter().map(|status| status.remaining).min(),
+            remaining: self.remaining(),
             retry_after_us: self
                 .binding()
                 .filter(|_| !self.allowed())
                 .and_then(|status| status.retry_after_us),
             reset_after_us: read.map(|status| status.reset_after_us),
             more_after_us: read.and_then(LimitStatus::more_after_us),
+        }
+    }
+
+    /// Units that a request could take: the least of the rate limits, 0 where no hold may be opened. Free slots are no units, and
+    /// count where there is no rate limit.
+    #[inline]
+    fn remaining(&self) -> Option<u64> {
+        if self.is_full || self.has_slots {
+            return self.remaining_beside_slots();
+        }
+        self.limits().iter().map(|status| status.remaining).min()
+    }
+
+    #[cold]
+    fn remaining_beside_slots(&self) -> Option<u64> {
+        let is_slots = |status: &&LimitStatus| status.is_of_slots();
+        let slots = self
+            .limits()
+            .iter()
+            .find(is_slots)
+            .map(|slots| slots.remaining);
+        let rates = self.limits().iter().filter(|status| !is_slots(status));
+        match (rates.map(|status| status.remaining).min(), slots) {
+            _ if self.is_full => Some(0),
+            (_, Some(0)) => Some(0),
+            (units, slots) => units.or(slots),
         }
     }
 
@@ -262,6 +321,8 @@ pub struct LimitStatus {
     pub blocked_for_us: u64,
     /// Whether this request began that block.
     pub begins_block: bool,
+    /// Of a concurrency limit, time until the first lease of a slot ends, 0 without one.
+    pub first_end_us: u64,
 }
 
 impl LimitStatus {
@@ -281,8 +342,17 @@ impl LimitStatus {
     /// units at its end.
     #[inline]
     pub fn more_after_us(&self) -> Option<u64> {
+        if self.is_of_slots() {
+            return (self.first_end_us > 0).then_some(self.first_end_us);
+        }
         self.retry_after_us
             .or(self.frees_at_once.then_some(self.reset_after_us))
+    }
+
+    /// Whether it counts open holds, and no units. Only such a limit has no window.
+    #[inline]
+    pub fn is_of_slots(&self) -> bool {
+        self.window_us == 0
     }
 
     /// Whether less than one of [`NEAR_LIMIT`] parts of the capacity is left.
@@ -324,6 +394,7 @@ mod tests {
             reset_after_us: 0,
             blocked_for_us: 0,
             begins_block: false,
+            first_end_us: 0,
         }
     }
 

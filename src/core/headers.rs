@@ -72,7 +72,8 @@ pub fn headers(decision: &Decision, plan: &Plan, form: HeaderForm) -> Headers {
         let with_window = |text: &mut String, index, limit: &Limit| {
             policy(text, limit, window_us(decision, index, limit));
         };
-        add(RATE_LIMIT_POLICY, list(plan.limits(), with_window));
+        let policies = list(plan.limits(), with_window);
+        add(RATE_LIMIT_POLICY, with_slots(policies, plan));
         let state = |text: &mut String, _, status: &LimitStatus| limit_state(text, status);
         add(RATE_LIMIT, list(decision.limits(), state));
     }
@@ -113,6 +114,23 @@ fn list<T>(items: &[T], write: impl Fn(&mut String, usize, &T)) -> String {
     text
 }
 
+/// The policies of the rate limits, and in its place among them that of the concurrency limit, `"name";q=5;qu="concurrent-requests"`.
+/// Names hold no comma.
+fn with_slots(policies: String, plan: &Plan) -> String {
+    let Some(slots) = &plan.concurrency else {
+        return policies;
+    };
+    let mut of_slots = String::with_capacity(ITEM_BYTES);
+    quoted(&mut of_slots, slots.name());
+    let _ = write!(of_slots, ";q={};qu=\"concurrent-requests\"", slots.quota());
+    let mut items: Vec<&str> = policies
+        .split(", ")
+        .filter(|item| !item.is_empty())
+        .collect();
+    items.insert(slots.place().min(items.len()), &of_slots);
+    items.join(", ")
+}
+
 /// `"name";q=100;w=60`. `w` is left out if the window is not a whole number of seconds, since the field has no fractions.
 fn policy(text: &mut String, limit: &Limit, window_us: u64) {
     quoted(text, limit.name());
@@ -139,7 +157,8 @@ fn window_us(decision: &Decision, index: usize, limit: &Limit) -> u64 {
 fn limit_state(text: &mut String, status: &LimitStatus) {
     quoted(text, &status.name);
     let _ = write!(text, ";r={}", status.remaining);
-    if let Some(us) = status.more_after_us() {
+    // Nobody knows when a hold is settled.
+    if let Some(us) = status.more_after_us().filter(|_| !status.is_of_slots()) {
         let _ = write!(text, ";t={}", us.div_ceil(SECOND_US));
     }
 }
@@ -193,6 +212,7 @@ mod tests {
             reset_after_us,
             blocked_for_us: 0,
             begins_block: false,
+            first_end_us: 0,
         }
     }
 

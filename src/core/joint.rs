@@ -130,6 +130,7 @@ mod tests {
             reset_after_us: 0,
             blocked_for_us: 0,
             begins_block: false,
+            first_end_us: 0,
         };
         Decision::counted(outcome, DecidedBy::Store, [status].into_iter().collect())
     }

@@ -5,6 +5,7 @@
 mod calendar;
 pub mod envoy;
 mod fingerprint;
+mod holds;
 mod limit;
 mod overrides;
 mod set;
@@ -13,6 +14,7 @@ pub use calendar::{
     Calendar, CalendarUnit, Edges, MONTH_STARTS_MAX, WEEKDAYS, ZONE_DATABASE, Zone,
 };
 pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint, RecordKind};
+pub use holds::{Concurrency, HoldTerms, IDS_MAX, LEASE_MAX, LEASE_MIN, LeaseError, OPEN_MAX};
 pub use limit::{
     Algorithm, Anchor, BLOCK_MAX, BLOCK_MIN, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT,
     PRECISION_MAX, PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
@@ -91,6 +93,10 @@ pub struct Plan {
     /// Limits to try out: decided beside this plan's for each charge, counted apart, and never enforced. It has limits and no
     /// candidate of its own; see [`Self::as_candidate_of`]. Default: none.
     pub candidate: Option<Arc<Plan>>,
+    /// How many holds of a key may be open at once, if the plan limits that. It has none where it is unlimited or blocked. Default: none.
+    pub concurrency: Option<Concurrency>,
+    /// How its holds behave. Default: those of [`HoldTerms`].
+    pub holds: Arc<HoldTerms>,
 }
 
 impl Plan {
@@ -105,6 +111,8 @@ impl Plan {
             shadow: false,
             on_store_failure: OnStoreFailure::Local,
             candidate: None,
+            concurrency: None,
+            holds: Arc::default(),
         }
     }
 
@@ -128,7 +136,8 @@ pub enum Rule {
     Unlimited,
     /// Nothing passes and nothing is counted.
     Blocked,
-    /// A request passes when each of these 1 to [`LIMITS_MAX`] limits allows it. Each limit has another fingerprint.
+    /// A request passes when each of these limits allows it, at most [`LIMITS_MAX`]. Each limit has another fingerprint. There is at
+    /// least one, unless the plan has a concurrency limit.
     Limits(Vec<Limit>),
 }
 
@@ -172,6 +181,12 @@ impl Plan {
     #[inline]
     pub fn has_blocks(&self) -> bool {
         self.limits().iter().any(|limit| limit.block_us() > 0)
+    }
+
+    /// Whether a hold whose lease ends gives its units back.
+    #[inline]
+    pub fn releases_holds(&self) -> bool {
+        self.holds.release_on_expiry
     }
 
     /// Index of the first limit that can never allow this cost, however long the caller waits.

@@ -44,6 +44,7 @@ pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 pub use shared::{SharedStore, TopLists};
 pub use state::{ConnectionHealth, Outage, StoreState};
+use tollgate_core::algorithm::holds::{HoldCall, HoldVerdict, NoteFigures};
 pub use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::duration::Shown;
 use tollgate_core::key::{Cost, Key};
@@ -61,6 +62,19 @@ pub struct Check<P = Arc<Plan>> {
     pub cost: Cost,
     /// Whether the cost is charged, only tried, or given back.
     pub mode: Mode,
+}
+
+/// A call with an id, or one about holds.
+#[derive(Debug, Clone)]
+pub struct HoldCheck {
+    /// The subject to count.
+    pub key: Key,
+    /// The plan of the key. It has a limit or a concurrency limit.
+    pub plan: Arc<Plan>,
+    /// The id; empty for none, of a record or a look only.
+    pub id: Box<str>,
+    /// What is asked. What may be denied fits the capacity of each limit.
+    pub call: HoldCall,
 }
 
 /// The subject of a reset: all its counters are to be deleted.
@@ -138,6 +152,29 @@ pub trait Store: Send + Sync + 'static {
             let why = "this store does not decide requests together".to_owned();
             Err(StoreError::Refused(why).into())
         }
+    }
+
+    /// Carries out a call with an id, or one about holds, atomically: it ends what has expired, looks for the id, and only then decides.
+    /// Errors: as for [`Self::decide_one`].
+    fn decide_hold(
+        &self,
+        _check: &HoldCheck,
+        _deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<HoldVerdict, StoreError>> + Send {
+        async {
+            let why = "holds are kept by the embedded store only, yet".to_owned();
+            Err(StoreError::Refused(why))
+        }
+    }
+
+    /// Open holds and known ids of a key, for operators. `None` where the store keeps none.
+    fn hold_figures(&self, _key: &Key, _plan: &Plan) -> Option<NoteFigures> {
+        None
+    }
+
+    /// Whether the store keeps holds and ids. Where it does not, such calls are refused.
+    fn keeps_holds(&self) -> bool {
+        false
     }
 
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
@@ -292,6 +329,31 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => Ok(store.decide_joint(checks)?),
             Self::Redis(store) => store.decide_joint(checks, deadline).await,
+        }
+    }
+
+    async fn decide_hold(
+        &self,
+        check: &HoldCheck,
+        deadline: StoreDeadline,
+    ) -> Result<HoldVerdict, StoreError> {
+        match self {
+            Self::Memory(store) => store.decide_hold(check, deadline).await,
+            Self::Redis(store) => store.decide_hold(check, deadline).await,
+        }
+    }
+
+    fn hold_figures(&self, key: &Key, plan: &Plan) -> Option<NoteFigures> {
+        match self {
+            Self::Memory(store) => Store::hold_figures(&**store, key, plan),
+            Self::Redis(store) => store.hold_figures(key, plan),
+        }
+    }
+
+    fn keeps_holds(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.keeps_holds(),
+            Self::Redis(store) => store.keeps_holds(),
         }
     }
 

@@ -9,15 +9,15 @@
 //! edited. Room for the records of further limits is kept free for about one key in twelve.
 //!
 //! The entry of a key is a string of bytes ([`entry`]) in a slot among others of the same size ([`arena`]). Its log, if it
-//! has one, is kept apart ([`logs`]). A timing wheel ([`timing_wheel`]) links the slots by the time at which they may be
+//! has one, is kept apart ([`places`]). A timing wheel ([`timing_wheel`]) links the slots by the time at which they may be
 //! fresh, and a table finds them by name ([`shard`]). A decision on a held key allocates nothing.
 
 mod arena;
 mod checked_out;
 mod entry;
 mod joint;
-mod logs;
 mod overrides;
+mod places;
 mod shard;
 mod timing_wheel;
 
@@ -25,13 +25,15 @@ use std::borrow::Cow;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Check, JointFailure, Store, StoreDeadline, StoreError, Subject};
+use super::{Check, HoldCheck, JointFailure, Store, StoreDeadline, StoreError, Subject};
 use crate::clock::Clock;
 use entry::Name;
 pub use overrides::MemoryOverrides;
 use shard::{HashedName, Shard};
 use tollgate_core::algorithm::Verdict;
+use tollgate_core::algorithm::holds::{HoldVerdict, NoteFigures};
 use tollgate_core::key::Key;
+use tollgate_core::plan::Plan;
 
 /// Default capacity in bytes: about 750,000 keys of one constant-size limit.
 pub const CAPACITY_DEFAULT: u64 = 64 << 20;
@@ -72,6 +74,15 @@ impl MemoryStore {
         let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
         let name = HashedName::new(&self.hasher, name);
         self.shard(name).decide(name, check, now_us)
+    }
+
+    /// Carries out a call with an id, or one about holds, without waiting.
+    pub fn hold(&self, check: &HoldCheck) -> Result<HoldVerdict, StoreError> {
+        let now_us = self.clock.now_us();
+        let group = group_of(&check.plan.counts_as, &check.key);
+        let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
+        let name = HashedName::new(&self.hasher, name);
+        self.shard(name).hold(name, check, now_us)
     }
 
     /// Deletes the entry of a key in the group `counts_as`. Returns whether there was one.
@@ -152,6 +163,25 @@ impl Store for MemoryStore {
         _deadline: StoreDeadline,
     ) -> Result<Vec<Verdict>, JointFailure> {
         Ok(self.decide_joint(checks)?)
+    }
+
+    async fn decide_hold(
+        &self,
+        check: &HoldCheck,
+        _deadline: StoreDeadline,
+    ) -> Result<HoldVerdict, StoreError> {
+        self.hold(check)
+    }
+
+    fn keeps_holds(&self) -> bool {
+        true
+    }
+
+    fn hold_figures(&self, key: &Key, plan: &Plan) -> Option<NoteFigures> {
+        let group = group_of(&plan.counts_as, key);
+        let name = Name::new(&group, key.as_str().as_bytes())?;
+        let name = HashedName::new(&self.hasher, name);
+        Some(self.shard(name).hold_figures(name, self.clock.now_us()))
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -68,6 +68,7 @@ impl World {
             fits: true,
             readings: after.into_iter().chain(before).collect(),
             blocks: None,
+            release_in_us: 0,
         };
         after.into_iter().zip(before).map(verdict).collect()
     }

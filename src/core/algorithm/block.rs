@@ -64,13 +64,24 @@ pub fn decide_with_blocks(
     cost: Cost,
     mode: Mode,
 ) -> Verdict {
-    let units = cost.units();
+    decide_beside(limits, (states, blocks), now_us, (cost.units(), mode), true)
+}
+
+/// The same where something beside these limits decides, too: nothing is charged unless that lets the request pass.
+pub(super) fn decide_beside(
+    limits: &[Limit],
+    (states, blocks): (&mut [State], &mut [Block]),
+    now_us: u64,
+    (units, mode): (u64, Mode),
+    others_fit: bool,
+) -> Verdict {
     let mut verdict = match mode {
         Mode::Refund => refund(limits, states, now_us, units),
         Mode::Charge | Mode::Peek => read_all(limits, states, now_us, units, mode),
     };
     let mut told = blocks_at(limits, blocks, now_us);
-    verdict.fits &= mode == Mode::Refund || told.iter().all(|block| block.left_us == 0);
+    let free = others_fit && told.iter().all(|block| block.left_us == 0);
+    verdict.fits &= mode == Mode::Refund || free;
     if mode == Mode::Charge {
         apply_charge(limits, states, now_us, units, &mut verdict);
         for (index, limit) in limits.iter().enumerate() {

@@ -50,6 +50,7 @@ pub fn denial_at(
         fits: false,
         readings: aged,
         blocks: None,
+        release_in_us: 0,
     };
     if let Some(blocks) = blocks {
         verdict.tell_blocks(blocks.iter().map(|block| BlockReading {

@@ -102,6 +102,37 @@ impl Bucket {
         );
     }
 
+    /// Charges what has happened. The debt grows to the time of burst and quota at most, so no mistake blocks a key for longer than a
+    /// window more. A greater debt stays as it is.
+    pub(super) fn charge_beyond(&mut self, limit: &Limit, now_us: u64, units: u64) {
+        let debt = self.debt(limit, now_us).at_rate_of(limit);
+        let (unit_us, most) = (limit.emission_us(), limit.capacity() + limit.quota());
+        let charged_us = debt.backlog_us + units.min(most) * unit_us;
+        let backlog_us = charged_us.min(most * unit_us).max(debt.backlog_us);
+        *self = Self::new(limit, now_us, Debt { backlog_us, ..debt });
+    }
+
+    /// Gives back whole units of a charge: at most so many, and as many as fit in `left_us`, which is what the charge owes yet.
+    /// Returns them, and their time. Under a faster rate than that of the limit a unit takes less time.
+    pub(super) fn settle(
+        &mut self,
+        limit: &Limit,
+        now_us: u64,
+        units: u64,
+        left_us: u64,
+    ) -> (u64, u64) {
+        let debt = self.debt(limit, now_us);
+        let unit_us = limit.emission_us().min(debt.emission_us);
+        let units = units.min(left_us.min(debt.backlog_us) / unit_us);
+        let given_us = units * unit_us;
+        match debt.backlog_us - given_us {
+            _ if units == 0 => {}
+            0 => *self = Self::default(),
+            backlog_us => *self = Self::new(limit, now_us, Debt { backlog_us, ..debt }),
+        }
+        (units, given_us)
+    }
+
     /// Gives units back; a unit that is only partly back counts as one. The rate stays as it is.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         self.give_back(limit, now_us, units, 0);

@@ -114,10 +114,20 @@ impl Counter {
     }
 }
 
-/// Units in use by the estimate, rounded up. The product does not overflow: `Limit::new` bounds it by 2^53.
+/// Units in use by the estimate, rounded up. `Limit::new` bounds the product by 2^53, unless more than the quota was charged.
 pub(super) fn used(limit: &Limit, current: u64, previous: u64, elapsed_us: u64) -> u64 {
     let window_us = limit.window_us();
-    current + (previous * (window_us - elapsed_us)).div_ceil(window_us)
+    match previous.checked_mul(window_us - elapsed_us) {
+        Some(product) => current + product.div_ceil(window_us),
+        None => current + used_of_many(window_us, previous, elapsed_us),
+    }
+}
+
+#[cold]
+fn used_of_many(window_us: u64, previous: u64, elapsed_us: u64) -> u64 {
+    let product = u128::from(previous) * u128::from(window_us - elapsed_us);
+    // At most `previous`.
+    u64::try_from(product.div_ceil(u128::from(window_us))).unwrap_or(previous)
 }
 
 pub(super) fn wait_us(

@@ -302,6 +302,7 @@ mod tests {
             reset_after_us: 1_000_001,
             blocked_for_us: 0,
             begins_block: false,
+            first_end_us: 0,
         };
         let statuses = smallvec![status("a", Some(1_000_001)), status("b", None)];
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);

@@ -55,5 +55,6 @@ pub(super) fn untouched(plan: &Plan, limit: usize) -> LimitStatus {
         reset_after_us: 0,
         blocked_for_us: 0,
         begins_block: false,
+        first_end_us: 0,
     }
 }

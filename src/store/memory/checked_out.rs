@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use tollgate_core::algorithm::State;
+use tollgate_core::algorithm::holds::Notes;
 
 /// Most states that a decision holds without an allocation. Few plans have more limits.
 pub(super) const STATES: usize = 4;
@@ -15,6 +16,8 @@ pub(super) struct CheckedOut {
     pub(super) locations: SmallVec<[StateLocation; STATES]>,
     /// Whether the entry also has records of other limits.
     pub(super) has_other_records: bool,
+    /// Notes of holds that have no record yet.
+    pub(super) new_notes: Option<Box<Notes>>,
 }
 
 /// Where a state is stored.
@@ -29,9 +32,9 @@ pub(super) enum StateLocation {
 }
 
 impl CheckedOut {
-    /// Whether every state is stored already, in a record or a log.
+    /// Whether everything is stored already, in a record or apart.
     pub(super) fn is_known(&self) -> bool {
-        !self.locations.contains(&StateLocation::New)
+        self.new_notes.is_none() && !self.locations.contains(&StateLocation::New)
     }
 
     /// Whether a charge would need no more memory for any state.

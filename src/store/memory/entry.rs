@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! links 8 | length of key 2 | length of group 1 | group | key | records | zeros to the end of the slot
-//! record: kind 1 | fingerprint 5 | numbers of 8 each, a bucket's quota in 5, a log's index in 4, or a block's end in 7 and length in 4
+//! record: kind 1 | fingerprint 5 | numbers of 8 each, a bucket's quota in 5, an index in 4, or a block's end in 7 and length in 4
 //! ```
 //! Lengths are in bytes. No kind is 0, so zeros end the records. Numbers are little-endian. A block has the fingerprint of its limit,
-//! whose own record may be there, too.
+//! whose own record may be there, too. The record of holds has the fingerprint of no limit, and is there once.
 
 use super::timing_wheel::LINKS_BYTES;
 use tollgate_core::algorithm::{Block, Bucket, Counter, State, Window};
@@ -17,7 +17,8 @@ const NAME_AT: usize = GROUP_LENGTH_AT + 1;
 const FINGERPRINT_BYTES: usize = 5;
 const NUMBERS_AT: usize = 1 + FINGERPRINT_BYTES;
 const NUMBER_BYTES: usize = 8;
-const LOG_RECORD_BYTES: usize = NUMBERS_AT + size_of::<u32>();
+/// Number of bytes of a record that holds an index.
+pub(super) const INDEX_RECORD_BYTES: usize = NUMBERS_AT + size_of::<u32>();
 const QUOTA_BYTES: usize = 5;
 const BUCKET_QUOTA_AT: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
 const WINDOW_BYTES: usize = NUMBERS_AT + 2 * NUMBER_BYTES;
@@ -35,7 +36,9 @@ const WINDOW: u8 = 1;
 const BUCKET: u8 = 2;
 const COUNTER: u8 = 3;
 const LOG: u8 = 4;
+// Kinds from here on are of no limit's state.
 const BLOCK: u8 = 5;
+const HOLDS: u8 = 6;
 
 /// The name of an entry: a key within a group of plans that count together.
 #[derive(Debug, Clone, Copy)]
@@ -46,12 +49,13 @@ pub(super) struct Name<'a> {
     pub(super) key_bytes: u16,
 }
 
-/// What a record holds: a state, the index of a log in the shard's [`Logs`](super::logs::Logs), or a block.
+/// What a record holds: a state, the index of a log or of notes in [`Places`](super::places::Places) of the shard, or a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     State(State),
     Log(u32),
     Block(Block),
+    Holds(u32),
 }
 
 /// The state of one limit, and the offset of its record in the entry.
@@ -102,7 +106,7 @@ impl<'a> Entry<'a> {
         loop {
             let kind = *self.0.get(at)?;
             let bytes = bytes_of_kind(kind)?;
-            if self.0[at + 1..at + NUMBERS_AT] == wanted && kind != BLOCK {
+            if self.0[at + 1..at + NUMBERS_AT] == wanted && kind < BLOCK {
                 return read(self.0, at);
             }
             at += bytes;
@@ -117,11 +121,19 @@ impl<'a> Entry<'a> {
             if kind == BLOCK && self.0[at + 1..at + NUMBERS_AT] == wanted {
                 return match read(self.0, at)?.stored {
                     Stored::Block(block) => Some((at, block)),
-                    Stored::State(_) | Stored::Log(_) => None,
+                    Stored::State(_) | Stored::Log(_) | Stored::Holds(_) => None,
                 };
             }
             at += bytes_of_kind(kind)?;
         }
+    }
+
+    /// The index of the notes of its holds, if the entry has some.
+    pub(super) fn holds(self) -> Option<u32> {
+        self.records().find_map(|record| match record.stored {
+            Stored::Holds(index) => Some(index),
+            Stored::State(_) | Stored::Log(_) | Stored::Block(_) => None,
+        })
     }
 
     /// The bytes before the records.
@@ -172,9 +184,15 @@ impl Stored {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::State(state) => record_bytes(state),
-            Self::Log(_) => LOG_RECORD_BYTES,
+            Self::Log(_) | Self::Holds(_) => INDEX_RECORD_BYTES,
             Self::Block(_) => BLOCK_BYTES,
         }
+    }
+
+    /// Appends the index of notes to an entry as a record.
+    pub(super) fn write_holds(index: u32, out: &mut Vec<u8>) {
+        let none = LimitFingerprint::from_fixed_bytes([0; FINGERPRINT_BYTES]);
+        Self::Holds(index).write(none, out);
     }
 
     /// Appends it to an entry as a record.
@@ -183,9 +201,9 @@ impl Stored {
         record[1..NUMBERS_AT].copy_from_slice(&fingerprint.to_fixed_bytes());
         match self {
             Self::State(state) => overwrite(&mut record, 0, state),
-            Self::Log(index) => {
-                record[0] = LOG;
-                record[NUMBERS_AT..LOG_RECORD_BYTES].copy_from_slice(&index.to_le_bytes());
+            Self::Log(index) | Self::Holds(index) => {
+                record[0] = if let Self::Log(_) = self { LOG } else { HOLDS };
+                record[NUMBERS_AT..INDEX_RECORD_BYTES].copy_from_slice(&index.to_le_bytes());
             }
             Self::Block(block) => overwrite_block(&mut record, 0, *block),
         }
@@ -227,7 +245,7 @@ fn bytes_of_kind(kind: u8) -> Option<usize> {
         WINDOW => WINDOW_BYTES,
         BUCKET => BUCKET_BYTES,
         COUNTER => THREE_NUMBERS_BYTES,
-        LOG => LOG_RECORD_BYTES,
+        LOG | HOLDS => INDEX_RECORD_BYTES,
         BLOCK => BLOCK_BYTES,
         _ => return None,
     })
@@ -249,7 +267,7 @@ pub(super) fn record_bytes(state: &State) -> usize {
         State::Window(_) => WINDOW_BYTES,
         State::Bucket(_) => BUCKET_BYTES,
         State::Counter(_) => THREE_NUMBERS_BYTES,
-        State::Runs(_) => LOG_RECORD_BYTES,
+        State::Runs(_) => INDEX_RECORD_BYTES,
     }
 }
 
@@ -276,6 +294,7 @@ fn read(slot: &[u8], at: usize) -> Option<Record> {
             previous: number(2),
         })),
         LOG => Stored::Log(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
+        HOLDS => Stored::Holds(u32::from_le_bytes(array(slot, at + NUMBERS_AT))),
         BLOCK => {
             let [b0, b1, b2, b3, b4, b5, b6]: [u8; BLOCK_END_BYTES] = array(slot, at + NUMBERS_AT);
             let length_ms = u32::from_le_bytes(array(slot, at + BLOCK_LENGTH_AT));
@@ -335,6 +354,7 @@ mod tests {
                 end_us: (1 << 56) - 1,
                 length_us: 31 * 24 * 3_600 * 1_000_000,
             }),
+            Stored::Holds(7),
         ];
         for slack in [0, 1, 7] {
             let mut slot = Vec::new();
@@ -361,6 +381,7 @@ mod tests {
                 );
                 let found = match record.stored {
                     Stored::Block(_) => entry.block(record.fingerprint).map(|(at, _)| at),
+                    Stored::Holds(index) => (entry.holds() == Some(index)).then_some(record.at),
                     _ => entry.record(record.fingerprint).map(|found| found.at),
                 };
                 assert_eq!(found, Some(record.at));

@@ -1,6 +1,7 @@
 //! One shard of the embedded store: a table of entries by name, the times at which they may be dropped, and byte accounting.
 
 mod blocks;
+mod holds;
 mod room;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,9 +12,10 @@ use smallvec::SmallVec;
 use super::arena::{ARENA_BYTES_MAX, Arena, Handle, PAGE_BYTES, PAGE_OVERHEAD};
 use super::checked_out::{CheckedOut, STATES, StateLocation};
 use super::entry::{Entry, Name, Record, Stored, overwrite};
-use super::logs::Logs;
+use super::places::{Logs, NotePlaces};
 use super::timing_wheel::TimingWheel;
 use crate::{Check, StoreError};
+use tollgate_core::algorithm::holds::Notes;
 use tollgate_core::algorithm::{self, Mode, State, Verdict};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::Limit;
@@ -52,6 +54,7 @@ pub(super) struct Shard {
     by_name: HashTable<Place>,
     arena: Arena,
     logs: Logs,
+    notes: NotePlaces,
     /// Holds each entry once, by the time at which to check whether it is fresh. A charge moves that time later. The wheel is
     /// corrected when the old time comes, not on each charge. Where a step of the clock moved the time earlier, the entry
     /// stays longer than needed.
@@ -84,6 +87,7 @@ impl Shard {
             by_name: HashTable::new(),
             arena: Arena::default(),
             logs: Logs::new(),
+            notes: NotePlaces::new(),
             wheel: TimingWheel::new(),
             draft: Vec::new(),
         }
@@ -94,13 +98,14 @@ impl Shard {
         self.by_name.len()
     }
 
-    /// Bytes held: pages, table, logs, and the size of an empty shard.
+    /// Bytes held: pages, table, logs, notes, and the size of an empty shard.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
             + TimingWheel::HEAP_BYTES
             + self.arena.bytes()
             + self.by_name.allocation_size()
             + self.logs.bytes()
+            + self.notes.bytes()
     }
 
     /// Decides one check. Errors: [`StoreError::Full`]; the entries are then as before.
@@ -124,6 +129,8 @@ impl Shard {
             Ok(())
         };
         let has_blocks = check.plan.has_blocks();
+        let beside_holds = (check.plan.releases_holds() || check.mode == Mode::Refund)
+            .then(|| self.before_beside_holds(found, call, &mut checked_out.states));
         let mut verdict = reserved.map(|()| {
             let states = &mut checked_out.states;
             if has_blocks {
@@ -132,6 +139,10 @@ impl Shard {
                 algorithm::decide(limits, states, now_us, check.cost, check.mode)
             }
         });
+        if let Some(before) = beside_holds {
+            let states = &mut checked_out.states;
+            self.after_beside_holds(found, call, (states, before), verdict.as_mut().ok());
+        }
         let charged =
             check.mode == Mode::Charge && verdict.as_ref().is_ok_and(|verdict| verdict.fits);
         match found {
@@ -164,9 +175,22 @@ impl Shard {
         let tested = sum.units().min(capacity.unwrap_or(u64::MAX));
         let found = self.find(name, hash);
         let mut checked_out = self.check_out(found, limits);
+        let call = Call {
+            name,
+            check,
+            now_us,
+        };
+        let beside_holds = check
+            .plan
+            .releases_holds()
+            .then(|| self.before_beside_holds(found, call, &mut checked_out.states));
         let states = &checked_out.states;
         let mut verdict = algorithm::test(limits, states, now_us, tested, check.mode);
         verdict.fits &= tested == sum.units();
+        if let Some(before) = beside_holds {
+            let states = &mut checked_out.states;
+            self.after_beside_holds(found, call, (states, before), Some(&mut verdict));
+        }
         if check.plan.has_blocks() {
             self.deny_by_blocks(found, check, now_us, &mut verdict);
         }
@@ -204,6 +228,7 @@ impl Shard {
             states: SmallVec::new(),
             locations: SmallVec::new(),
             has_other_records: false,
+            new_notes: None,
         };
         let mut known = 0;
         for limit in limits {
@@ -232,7 +257,7 @@ impl Shard {
                 None => (State::fresh(limit), StateLocation::New),
             },
             // No limit finds its state there.
-            Stored::Block(_) => (State::fresh(limit), StateLocation::New),
+            Stored::Block(_) | Stored::Holds(_) => (State::fresh(limit), StateLocation::New),
         }
     }
 
@@ -264,8 +289,8 @@ impl Shard {
 
     fn is_kept(&self, record: &Record, call: Call<'_>) -> bool {
         let mut limits = call.check.plan.limits().iter();
-        let is_block = matches!(record.stored, Stored::Block(_));
-        !is_block && limits.any(|limit| limit.fingerprint() == record.fingerprint)
+        let is_state = matches!(record.stored, Stored::State(_) | Stored::Log(_));
+        is_state && limits.any(|limit| limit.fingerprint() == record.fingerprint)
             || self.record_fresh_at_us(record) > call.now_us
     }
 
@@ -274,8 +299,10 @@ impl Shard {
             Stored::State(state) => state.fresh_at_us(record.fingerprint.window_us()),
             Stored::Log(index) => self
                 .logs
-                .fresh_at_us(*index, record.fingerprint.window_us()),
+                .get(*index)
+                .map_or(0, |runs| runs.fresh_at_us(record.fingerprint.window_us())),
             Stored::Block(block) => block.end_us,
+            Stored::Holds(index) => self.notes.get(*index).map_or(0, Notes::fresh_at_us),
         }
     }
 
@@ -291,7 +318,7 @@ impl Shard {
         let mut draft = std::mem::take(&mut self.draft);
         draft.clear();
         call.name.write_head(&mut draft);
-        self.write_records(call, checked_out.into_new(), &mut draft);
+        self.write_records(call, checked_out, &mut draft);
         let handle = self.arena.add(&draft);
         self.draft = draft;
         let fresh_at_us = self.fresh_at_us(handle);
@@ -318,29 +345,36 @@ impl Shard {
         draft.clear();
         let entry = self.entry(handle);
         draft.extend(entry.head());
-        let mut dropped = SmallVec::<[u32; STATES]>::new();
+        let mut dropped = SmallVec::<[Stored; STATES]>::new();
         for record in entry.records() {
-            match record.stored {
-                _ if self.is_kept(&record, call) => draft.extend(entry.record_bytes(&record)),
-                Stored::Log(index) => dropped.push(index),
-                Stored::State(_) | Stored::Block(_) => {}
+            if self.is_kept(&record, call) {
+                draft.extend(entry.record_bytes(&record));
+            } else {
+                dropped.push(record.stored);
             }
         }
         dropped
             .into_iter()
-            .for_each(|index| self.logs.remove(index));
-        self.write_records(call, checked_out.into_new(), &mut draft);
+            .for_each(|stored| self.drop_stored(&stored));
+        self.write_records(call, checked_out, &mut draft);
         self.rewrite(handle, &draft);
         self.draft = draft;
     }
 
-    fn write_records(
-        &mut self,
-        call: Call<'_>,
-        states: impl Iterator<Item = (usize, State)>,
-        draft: &mut Vec<u8>,
-    ) {
-        for (index, state) in states {
+    /// Drops what a record that goes kept apart.
+    fn drop_stored(&mut self, stored: &Stored) {
+        match *stored {
+            Stored::Log(index) => self.logs.remove(index),
+            Stored::Holds(index) => self.notes.remove(index),
+            Stored::State(_) | Stored::Block(_) => {}
+        }
+    }
+
+    fn write_records(&mut self, call: Call<'_>, mut checked_out: CheckedOut, draft: &mut Vec<u8>) {
+        if let Some(notes) = checked_out.new_notes.take() {
+            Stored::write_holds(self.notes.add(notes), draft);
+        }
+        for (index, state) in checked_out.into_new() {
             let stored = match state {
                 State::Runs(runs) => Stored::Log(self.logs.add(runs)),
                 state => Stored::State(state),
@@ -442,8 +476,10 @@ impl Shard {
             place.remove();
         }
         for record in entry.records() {
-            if let Stored::Log(index) = record.stored {
-                self.logs.remove(index);
+            match record.stored {
+                Stored::Log(index) => self.logs.remove(index),
+                Stored::Holds(index) => self.notes.remove(index),
+                Stored::State(_) | Stored::Block(_) => {}
             }
         }
         self.free_slot(handle, kept);

@@ -339,6 +339,7 @@ fn parse_answer(
         fits,
         readings,
         blocks: None,
+        release_in_us: 0,
     };
     if tells_blocks {
         verdict.tell_blocks(parse_blocks(rest, plan)?);

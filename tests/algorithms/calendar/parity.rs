@@ -268,6 +268,7 @@ impl Stores<'_> {
                 fits,
                 readings,
                 blocks: None,
+                release_in_us: 0,
             });
             assert_eq!(rust, expected, "at {}: {ask:?}", self.now_us);
             assert_eq!(lua, expected, "at {}: {ask:?}", self.now_us);

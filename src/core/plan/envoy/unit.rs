@@ -132,6 +132,8 @@ impl LimitOverride {
             shadow: plan.is_some_and(|plan| plan.shadow),
             on_store_failure: plan.map_or(OnStoreFailure::default(), |plan| plan.on_store_failure),
             candidate: None,
+            concurrency: None,
+            holds: Arc::default(),
         }
     }
 }

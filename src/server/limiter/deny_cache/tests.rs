@@ -56,6 +56,7 @@ fn denied_for(wait_us: u64, limit: &Limit, cost: u64) -> Verdict {
         fits: false,
         readings,
         blocks: None,
+        release_in_us: 0,
     }
 }
 

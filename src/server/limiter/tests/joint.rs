@@ -165,6 +165,7 @@ fn used(count: u64) -> Option<Verdict> {
         fits: true,
         readings: [reading].into_iter().collect(),
         blocks: None,
+        release_in_us: 0,
     })
 }
 

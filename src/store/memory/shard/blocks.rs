@@ -46,7 +46,11 @@ impl Shard {
         verdict.tell_blocks(told);
     }
 
-    fn blocks_of(&self, found: Option<Handle>, limits: &[Limit]) -> SmallVec<[Block; STATES]> {
+    pub(super) fn blocks_of(
+        &self,
+        found: Option<Handle>,
+        limits: &[Limit],
+    ) -> SmallVec<[Block; STATES]> {
         let stored = |limit: &Limit| {
             let entry = self.entry(found.filter(|_| limit.block_us() > 0)?);
             entry.block(limit.fingerprint()).map(|(_, block)| block)

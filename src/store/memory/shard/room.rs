@@ -4,7 +4,7 @@ use super::{Call, HEADROOM_DIVISOR, HEADROOM_MIN, Shard, TABLE_KEPT};
 use crate::StoreError;
 use crate::memory::arena::Handle;
 use crate::memory::checked_out::{CheckedOut, StateLocation};
-use crate::memory::entry::record_bytes;
+use crate::memory::entry::{INDEX_RECORD_BYTES, record_bytes};
 use tollgate_core::algorithm::{self, Mode, State};
 
 impl Shard {
@@ -80,7 +80,12 @@ impl Shard {
     }
 
     /// Bytes that charging the check could add.
-    fn growth(&self, call: Call<'_>, found: Option<Handle>, checked_out: &CheckedOut) -> usize {
+    pub(super) fn growth(
+        &self,
+        call: Call<'_>,
+        found: Option<Handle>,
+        checked_out: &CheckedOut,
+    ) -> usize {
         let new = || {
             checked_out
                 .states
@@ -103,7 +108,11 @@ impl Shard {
         } else {
             0
         };
-        let new_bytes: usize = new().map(record_bytes).sum();
+        let of_notes = checked_out
+            .new_notes
+            .as_ref()
+            .map_or(0, |_| INDEX_RECORD_BYTES);
+        let new_bytes: usize = new().map(record_bytes).sum::<usize>() + of_notes;
         let entry = match found {
             None => {
                 self.arena.growth_bytes(call.name.head_bytes() + new_bytes)

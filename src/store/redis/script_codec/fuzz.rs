@@ -30,6 +30,8 @@ fn plan_of(limits: Vec<Limit>) -> Arc<Plan> {
         shadow: false,
         on_store_failure: OnStoreFailure::Local,
         candidate: None,
+        concurrency: None,
+        holds: Arc::default(),
     })
 }
 

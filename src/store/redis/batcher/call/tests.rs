@@ -118,6 +118,8 @@ fn plans() -> Vec<Arc<Plan>> {
             shadow: false,
             on_store_failure: OnStoreFailure::Local,
             candidate: None,
+            concurrency: None,
+            holds: Arc::default(),
         })
     };
     vec![

@@ -89,6 +89,8 @@ fn plan(limits: Vec<Limit>) -> Arc<Plan> {
         shadow: false,
         on_store_failure: OnStoreFailure::Allow,
         candidate: None,
+        concurrency: None,
+        holds: Arc::default(),
     })
 }
 

@@ -56,6 +56,8 @@ fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
         shadow: false,
         on_store_failure,
         candidate: None,
+        concurrency: None,
+        holds: Arc::default(),
     });
     ScriptRequest::named(name.to_owned(), plan, number, Mode::Charge, until)
 }

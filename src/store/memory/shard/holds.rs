@@ -1,0 +1,248 @@
+//! Holds and ids beside the states of an entry. A request without an id comes here only under a plan that releases holds, and with a
+//! refund; else keys without holds pay nothing.
+
+use smallvec::SmallVec;
+
+use super::{Call, HashedName, Shard};
+use crate::memory::arena::Handle;
+use crate::memory::checked_out::{CheckedOut, STATES};
+use crate::{Check, HoldCheck, StoreError};
+use tollgate_core::algorithm::holds::{
+    self, HoldCall, HoldKey, HoldVerdict, NoteFigures, Notes, end_holds,
+};
+use tollgate_core::algorithm::{self, Block, BlockReading, Mode, State, Verdict};
+use tollgate_core::key::Cost;
+
+/// States of limits as they were.
+pub(super) type States = SmallVec<[State; STATES]>;
+
+impl Shard {
+    /// Carries out a call with an id, or one about holds. Errors: [`StoreError::Full`]; the entries are then as before.
+    pub(in crate::memory) fn hold(
+        &mut self,
+        name: HashedName<'_>,
+        check: &HoldCheck,
+        now_us: u64,
+    ) -> Result<HoldVerdict, StoreError> {
+        let charge = Check {
+            key: check.key.clone(),
+            plan: check.plan.clone(),
+            cost: Cost::ONE,
+            mode: Mode::Charge,
+        };
+        let call = Call {
+            name: name.name,
+            check: &charge,
+            now_us,
+        };
+        let mut found = self.find(name.name, name.hash);
+        let mut checked_out = self.check_out(found, check.plan.limits());
+        let is_peek = matches!(check.call, HoldCall::Peek { .. });
+        if !is_peek && let Err(full) = self.room_for(call, &mut found, &mut checked_out, check) {
+            if let Some(handle) = found {
+                self.check_in(handle, &mut checked_out);
+            }
+            return Err(full);
+        }
+        let index = found.and_then(|handle| self.entry(handle).holds());
+        let mut notes = self.take_notes(index);
+        let mut blocks = self.blocks_of(found, check.plan.limits());
+        let before: SmallVec<[Block; STATES]> = blocks.clone();
+        let key = HoldKey {
+            states: &mut checked_out.states,
+            blocks: &mut blocks,
+            notes: &mut notes,
+        };
+        let verdict = if is_peek && key.notes.has_units_due(&check.plan, now_us) {
+            peek(check, key, now_us)
+        } else {
+            holds::call(&check.plan, key, now_us, (&check.id, check.call))
+        };
+        self.keep(call, name.hash, (found, index), (checked_out, notes));
+        self.keep_blocks(call, name, (&before, &blocks));
+        Ok(verdict)
+    }
+
+    /// Open holds and known ids of a key.
+    pub(in crate::memory) fn hold_figures(
+        &self,
+        HashedName { name, hash }: HashedName<'_>,
+        now_us: u64,
+    ) -> NoteFigures {
+        let notes = self
+            .find(name, hash)
+            .and_then(|handle| self.notes_of(handle));
+        notes.map_or_else(NoteFigures::default, |notes| notes.figures(now_us))
+    }
+
+    fn notes_of(&self, handle: Handle) -> Option<&Notes> {
+        self.notes.get(self.entry(handle).holds()?)
+    }
+
+    fn take_notes(&mut self, index: Option<u32>) -> Box<Notes> {
+        let notes = index.and_then(|index| self.notes.check_out(index));
+        notes.unwrap_or_default()
+    }
+
+    /// Makes room for what the call may add. Errors: there is none.
+    fn room_for(
+        &mut self,
+        call: Call<'_>,
+        found: &mut Option<Handle>,
+        checked_out: &mut CheckedOut,
+        check: &HoldCheck,
+    ) -> Result<(), StoreError> {
+        if found.is_none() {
+            self.sweep(call.now_us);
+        }
+        let stored = found.and_then(|handle| self.notes_of(handle));
+        let of_notes = match stored {
+            Some(notes) => notes.growth_bytes(&check.id, &check.plan),
+            None => {
+                // For the record that the entry needs.
+                checked_out.new_notes = Some(Box::default());
+                let notes = Notes::default();
+                notes.heap_bytes()
+                    + notes.growth_bytes(&check.id, &check.plan)
+                    + self.notes.growth_bytes(1)
+            }
+        };
+        let room = loop {
+            let growth = self.growth(call, *found, checked_out) + of_notes;
+            if self.bytes() + growth <= self.capacity {
+                break Ok(());
+            }
+            if !self.drop_one_fresh(found, call.now_us) {
+                break Err(StoreError::Full);
+            }
+        };
+        checked_out.new_notes = None;
+        room
+    }
+
+    /// Stores states and notes after a call. A key of which nothing is kept yet gets an entry only if there is something to keep.
+    fn keep(
+        &mut self,
+        call: Call<'_>,
+        hash: u64,
+        (found, index): (Option<Handle>, Option<u32>),
+        (mut checked_out, notes): (CheckedOut, Box<Notes>),
+    ) {
+        if let Some(handle) = found {
+            self.check_in(handle, &mut checked_out);
+        }
+        match index {
+            Some(index) => self.notes.check_in(index, notes),
+            None if notes.is_empty() => {}
+            None => checked_out.new_notes = Some(notes),
+        }
+        let limits = call.check.plan.limits();
+        let is_charged = limits
+            .iter()
+            .zip(&checked_out.states)
+            .any(|(limit, state)| *state != State::fresh(limit));
+        match found {
+            None if is_charged || checked_out.new_notes.is_some() => {
+                self.insert(call, hash, checked_out);
+            }
+            None => {}
+            Some(handle) if checked_out.has_other_records || !checked_out.is_known() => {
+                self.amend(handle, call, checked_out);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn keep_blocks(
+        &mut self,
+        call: Call<'_>,
+        name: HashedName<'_>,
+        (before, after): (&[Block], &[Block]),
+    ) {
+        let limits = call.check.plan.limits().iter();
+        for (limit, (before, after)) in limits.zip(before.iter().zip(after)) {
+            if before != after {
+                let told = BlockReading {
+                    left_us: after.left_us(call.now_us),
+                    begins: after.end_us > before.end_us,
+                };
+                // Where there is no room for it, none begins.
+                self.write_block(name, limit, told, call.now_us);
+            }
+        }
+    }
+
+    /// Before a request without an id: ends the holds of its plan that have expired, if it would be denied else. Returns the states to
+    /// put back where it is a peek, and those before a refund.
+    #[cold]
+    pub(super) fn before_beside_holds(
+        &mut self,
+        found: Option<Handle>,
+        call: Call<'_>,
+        states: &mut States,
+    ) -> Option<States> {
+        let Call { check, now_us, .. } = call;
+        let index = found.and_then(|handle| self.entry(handle).holds())?;
+        if check.mode == Mode::Refund {
+            return Some(states.clone());
+        }
+        let (limits, cost) = (check.plan.limits(), check.cost.units());
+        let notes = self.notes.get(index)?;
+        let is_due = notes.has_units_due(&check.plan, now_us);
+        if !is_due || algorithm::test(limits, states, now_us, cost, check.mode).fits {
+            return None;
+        }
+        let is_peek = check.mode == Mode::Peek;
+        let kept = is_peek.then(|| states.clone());
+        let mut notes = self.notes.check_out(index)?;
+        let unended = is_peek.then(|| notes.clone());
+        let key = HoldKey {
+            states,
+            blocks: &mut [],
+            notes: &mut notes,
+        };
+        end_holds(&check.plan, key, now_us);
+        self.notes.check_in(index, unended.unwrap_or(notes));
+        kept
+    }
+
+    /// After it: puts the states of a peek back, notes what a refund gave back to buckets, and tells when units come back.
+    #[cold]
+    pub(super) fn after_beside_holds(
+        &mut self,
+        found: Option<Handle>,
+        call: Call<'_>,
+        (states, before): (&mut States, Option<States>),
+        verdict: Option<&mut Verdict>,
+    ) {
+        let Call { check, now_us, .. } = call;
+        let index = found.and_then(|handle| self.entry(handle).holds());
+        if let (Some(verdict), Some(index)) = (verdict, index)
+            && !verdict.fits
+        {
+            let notes = self.notes.get(index);
+            let release = notes.and_then(|notes| notes.first_release_us(&check.plan, now_us));
+            verdict.release_in_us = release.unwrap_or(0);
+        }
+        let Some(before) = before else { return };
+        if check.mode == Mode::Peek {
+            *states = before;
+        } else if let Some(index) = index
+            && let Some(mut notes) = self.notes.check_out(index)
+        {
+            notes.note_refund(check.plan.limits(), (&before, states));
+            self.notes.check_in(index, notes);
+        }
+    }
+}
+
+/// Looks where units are to come back: on copies, since a look writes nothing.
+fn peek(check: &HoldCheck, key: HoldKey<'_>, now_us: u64) -> HoldVerdict {
+    let (mut states, mut notes) = (States::from(&*key.states), key.notes.clone());
+    let key = HoldKey {
+        states: &mut states,
+        notes: &mut notes,
+        ..key
+    };
+    holds::call(&check.plan, key, now_us, (&check.id, check.call))
+}

@@ -1,0 +1,288 @@
+//! Holds in the embedded store: it answers as the maths alone, forgets with a reset, knows refunds, and accounts for what it keeps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::algorithm::holds::{
+    HoldCall, HoldEvent, HoldKey, HoldVerdict, IfUnknown, Notes, call, end_holds,
+};
+use tollgate::algorithm::{Block, State, decide_with_blocks, test};
+use tollgate::key::{Cost, Key};
+use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
+use tollgate::store::{Check, HoldCheck, MemoryStore, Mode, Store};
+
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::history::Random;
+use crate::support::plans::{FIXED, LOG, WINDOW};
+
+const S: u64 = 1_000_000;
+const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 12 };
+
+fn limit(seconds: u64, quota: u64, algorithm: Algorithm) -> Limit {
+    let window = Duration::from_secs(seconds);
+    Limit::new(format!("{seconds}"), quota, window, algorithm).unwrap()
+}
+
+fn plan(name: &str, limits: &[Limit], slots: Option<u64>, releases: bool) -> Arc<Plan> {
+    let holds = HoldTerms {
+        max_ttl: Duration::from_secs(600),
+        release_on_expiry: releases,
+        remember: Duration::from_secs(3),
+        max_open: 6,
+        ..HoldTerms::default()
+    };
+    Arc::new(Plan {
+        counts_as: "group".into(),
+        concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
+        holds: holds.into(),
+        ..Plan::new(name, Rule::Limits(limits.to_vec()))
+    })
+}
+
+fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
+    HoldCheck {
+        key: Key::new(key).unwrap(),
+        plan: plan.clone(),
+        id: id.into(),
+        call,
+    }
+}
+
+fn check(plan: &Arc<Plan>, key: &str, (cost, mode): (u64, Mode)) -> Check {
+    Check {
+        key: Key::new(key).unwrap(),
+        plan: plan.clone(),
+        cost: Cost::new(cost).unwrap(),
+        mode,
+    }
+}
+
+fn reserve(cost: u64, seconds: u64) -> HoldCall {
+    HoldCall::Reserve {
+        cost,
+        ttl_us: seconds * S,
+    }
+}
+
+fn settle(actual: u64) -> HoldCall {
+    HoldCall::Settle {
+        actual: Some(actual),
+        if_unknown: IfUnknown::Charge,
+    }
+}
+
+/// A key by the maths alone.
+struct Alone {
+    states: Vec<State>,
+    blocks: Vec<Block>,
+    notes: Notes,
+}
+
+impl Alone {
+    fn new(limits: &[Limit]) -> Self {
+        Self {
+            states: limits.iter().map(State::fresh).collect(),
+            blocks: vec![Block::default(); limits.len()],
+            notes: Notes::default(),
+        }
+    }
+
+    fn key(&mut self) -> HoldKey<'_> {
+        HoldKey {
+            states: &mut self.states,
+            blocks: &mut self.blocks,
+            notes: &mut self.notes,
+        }
+    }
+
+    fn hold(&mut self, check: &HoldCheck, now_us: u64) -> HoldVerdict {
+        call(&check.plan, self.key(), now_us, (&check.id, check.call))
+    }
+
+    fn decide(&mut self, check: &Check, now_us: u64) -> (bool, Vec<u64>) {
+        let (plan, cost) = (&check.plan, check.cost);
+        let before = self.states.clone();
+        let fits = test(
+            plan.limits(),
+            &self.states,
+            now_us,
+            cost.units(),
+            check.mode,
+        )
+        .fits;
+        if check.mode == Mode::Charge && !fits && self.notes.has_units_due(plan, now_us) {
+            end_holds(plan, self.key(), now_us);
+        }
+        let key = (&mut self.states[..], &mut self.blocks[..]);
+        let verdict = decide_with_blocks(plan.limits(), key, now_us, cost, check.mode);
+        if check.mode == Mode::Refund {
+            let states = (&before[..], &self.states[..]);
+            self.notes.note_refund(plan.limits(), states);
+        }
+        let statuses = verdict.statuses(plan.limits(), cost);
+        let remaining = statuses.iter().map(|status| status.remaining);
+        (verdict.fits, remaining.collect())
+    }
+}
+
+fn random_call(random: &mut Random) -> HoldCall {
+    let (cost, seconds) = (1 + random.below(3), 1 + random.below(4));
+    match random.below(8) {
+        0..=2 => reserve(cost, seconds),
+        3..=4 => settle(random.below(5)),
+        5 => HoldCall::Record { cost },
+        6 => HoldCall::Extend {
+            ttl_us: seconds * S,
+        },
+        _ => HoldCall::Charge { cost },
+    }
+}
+
+#[test]
+fn the_embedded_store_answers_as_the_maths_alone() {
+    for (seed, algorithms) in [
+        &[FIXED][..],
+        &[LOG],
+        &[BUCKET],
+        &[WINDOW, BUCKET],
+        &[LOG, FIXED],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (mut random, clock) = (Random(seed as u64), FakeClock::new());
+        let store = MemoryStore::new(1 << 24, Arc::new(clock.clone()));
+        let mut limits: Vec<Limit> = (2..)
+            .zip(algorithms)
+            .map(|(seconds, algorithm)| limit(seconds, 12, *algorithm))
+            .collect();
+        limits[0] = limits[0]
+            .clone()
+            .with_block(Duration::from_secs(1))
+            .unwrap();
+        let plans = [
+            plan("slots", &limits, Some(3), false),
+            plan("releases", &limits, None, true),
+        ];
+        let (mut alone, mut now_us) = (Alone::new(&limits), START_US);
+        for step in 0..4_000 {
+            now_us += random.below(S / 3);
+            clock.set(now_us);
+            let plan = random.pick(&plans);
+            if random.below(5) == 0 && plan.concurrency.is_none() {
+                let mode = *random.pick(&[Mode::Charge, Mode::Charge, Mode::Refund]);
+                let check = check(plan, "key", (1 + random.below(3), mode));
+                let expected = alone.decide(&check, now_us);
+                let verdict = store.decide(&check).unwrap();
+                let statuses = verdict.statuses(&limits, check.cost);
+                let remaining = statuses.iter().map(|status| status.remaining);
+                assert_eq!(
+                    (verdict.fits, remaining.collect()),
+                    expected,
+                    "{step}: {check:?}"
+                );
+                continue;
+            }
+            let id = format!("id {}", random.below(8));
+            let check = ask(plan, "key", (&id, random_call(&mut random)));
+            let expected = alone.hold(&check, now_us);
+            assert_eq!(
+                store.hold(&check),
+                Ok(expected),
+                "{seed}, {step}: {check:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_drops_holds_and_ids() {
+    let clock = FakeClock::new();
+    let store = MemoryStore::new(1 << 24, Arc::new(clock));
+    let plan = plan("jobs", &[], Some(1), false);
+    let fits = |id: &str| {
+        let check = ask(&plan, "key", (id, reserve(1, 60)));
+        store.hold(&check).unwrap().view.verdict.fits
+    };
+    assert!(fits("a") && !fits("b"));
+    assert_eq!(store.len(), 1);
+    assert!(store.forget("group", &Key::new("key").unwrap()));
+    assert_eq!(store.len(), 0);
+    let figures = Store::hold_figures(&store, &Key::new("key").unwrap(), &plan).unwrap();
+    assert_eq!((figures.open, figures.known_ids), (0, 0));
+    assert!(fits("b"));
+}
+
+#[test]
+fn a_look_writes_nothing_and_a_denied_reserve_makes_no_key() {
+    let clock = FakeClock::new();
+    let store = MemoryStore::new(1 << 24, Arc::new(clock.clone()));
+    let (limits, look) = ([limit(60, 10, LOG)], HoldCall::Peek { cost: 1 });
+    let slots = plan("slots", &limits, Some(1), true);
+    let looked = |store: &MemoryStore| {
+        let verdict = store.hold(&ask(&slots, "key", ("", look))).unwrap();
+        let statuses = verdict.view.statuses(&slots, Cost::ONE);
+        (verdict.view.verdict.fits, statuses[1].remaining)
+    };
+    assert_eq!((looked(&store), store.len()), ((true, 10), 0));
+    store
+        .hold(&ask(&slots, "key", ("a", reserve(10, 2))))
+        .unwrap();
+    assert_eq!(looked(&store), (false, 0));
+    clock.advance(2 * S);
+    // As a reserve would meet it: the lease is over.
+    assert_eq!(looked(&store), (true, 10));
+    let figures = Store::hold_figures(&store, &Key::new("key").unwrap(), &slots).unwrap();
+    assert_eq!((figures.open, figures.known_ids), (0, 1));
+    let late = store.hold(&ask(&slots, "key", ("a", settle(3)))).unwrap();
+    let HoldEvent::Settled(settlement) = late.event else {
+        panic!("{late:?}")
+    };
+    assert_eq!((late.ended.units, settlement.excess), (10, 3));
+}
+
+/// Bytes that the store accounts for, for one key more with what `calls` does, over many keys.
+fn bytes_a_key(calls: impl Fn(&MemoryStore, &str)) -> usize {
+    const KEYS: usize = 20_000;
+    let store = MemoryStore::new(1 << 28, Arc::new(FakeClock::new()));
+    (0..KEYS).for_each(|index| calls(&store, &format!("customer {index:011}")));
+    store.bytes() / KEYS
+}
+
+#[test]
+fn a_hold_takes_what_the_manual_says_and_a_key_without_takes_nothing() {
+    let plan = plan("tokens", &[limit(60, 1_000_000, FIXED)], None, false);
+    let charge = |store: &MemoryStore, key: &str| {
+        let check = check(&plan, key, (1, Mode::Charge));
+        assert!(store.decide(&check).unwrap().fits);
+    };
+    let holds = |count: u64| {
+        let plan = Arc::new(Plan {
+            holds: HoldTerms {
+                max_open: 1_000,
+                ..HoldTerms::default()
+            }
+            .into(),
+            ..(*plan).clone()
+        });
+        move |store: &MemoryStore, key: &str| {
+            for index in 0..count {
+                let id = format!("request {index:08}");
+                let check = ask(&plan, key, (&id, reserve(1, 60)));
+                assert!(store.hold(&check).unwrap().view.verdict.fits);
+            }
+        }
+    };
+    let (none, one, nine) = (
+        bytes_a_key(charge),
+        bytes_a_key(holds(1)),
+        bytes_a_key(holds(9)),
+    );
+    println!(
+        "{none} bytes without, {} for the first, {} each more",
+        one - none,
+        (nine - one) / 8
+    );
+    assert!(one - none <= 330, "{}", one - none);
+    assert!((nine - one) / 8 <= 130, "{}", (nine - one) / 8);
+}
