@@ -10,6 +10,7 @@ use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit, rate_limit::Unit,
 };
 use tollgate::grpc::pb;
+use tollgate::grpc::pb::hold_service_server::HoldService;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -39,6 +40,7 @@ fn answer() -> pb::ShouldAllowResponse {
         more_after: None,
         plan: String::new(),
         overridden: false,
+        is_repeated: false,
     }
 }
 
@@ -83,6 +85,9 @@ impl RateLimitService for Echo {
         Ok(Response::new(Box::pin(answers)))
     }
 }
+
+#[tonic::async_trait]
+impl HoldService for Echo {}
 
 impl WorkerService for Echo {
     const UNARY_BY_TONIC: bool = true;

@@ -10,8 +10,9 @@ use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::Type;
 use prost_types::source_code_info::Location;
 
-/// The contract for callers, the one for operators, and the service for Envoy's callers.
+/// The contract for callers and its part about holds, the one for operators, and the service for Envoy's callers.
 const PUBLIC: &str = "tollgate/v1/tollgate.proto";
+const HOLDS: &str = "tollgate/v1/holds.proto";
 const ADMIN: &str = "tollgate/v1/admin.proto";
 const ENVOY: &str = "envoy/service/ratelimit/v3/rls.proto";
 
@@ -20,11 +21,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={}", proto.display());
     let includes = [proto];
     tell_version();
-    keep("tollgate.binpb", &protox::compile([PUBLIC], &includes)?)?;
-    let descriptors = protox::compile([PUBLIC, ADMIN], &includes)?;
+    keep(
+        "tollgate.binpb",
+        &protox::compile([PUBLIC, HOLDS], &includes)?,
+    )?;
+    let descriptors = protox::compile([PUBLIC, HOLDS, ADMIN], &includes)?;
     // The admin file uses messages of the public one. The public services are not served on the admin listener, so reflection
     // there must not list them.
-    let mut of_admin = descriptors.clone();
+    let mut of_admin = protox::compile([PUBLIC, ADMIN], &includes)?;
     of_admin
         .file
         .iter_mut()

@@ -14,6 +14,7 @@ mod explain;
 mod gateways;
 mod gateways_customers;
 mod grpc;
+mod holds;
 mod http;
 mod openapi;
 mod overrides;

@@ -4,13 +4,16 @@
 //! checks a setting again.
 
 mod calendar;
+mod candidate;
 mod check;
 mod deny_cache;
 mod environment;
 mod envoy;
+mod holds;
 mod in_force;
 mod listen;
 mod overrides;
+mod plan_names;
 mod plans;
 pub mod ratelimit;
 mod settings;

@@ -17,6 +17,7 @@ mod drain;
 pub mod envoy;
 #[cfg(test)]
 mod fuzz;
+mod holds;
 mod in_memory;
 mod lenient_decode;
 mod protocol;
@@ -44,6 +45,7 @@ pub use client::{
 };
 use envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
 pub use in_memory::InMemoryServer;
+use pb::hold_service_server::HoldService;
 use pb::rate_limit_service_server::RateLimitService;
 pub use service::Service;
 pub use workers::{StartError, Workers};
@@ -70,7 +72,7 @@ pub mod pb {
 pub type SharedMessage = Pin<Box<dyn Future<Output = Result<Arc<[u8]>, tonic::Status>> + Send>>;
 
 /// What workers serve on the listeners of callers.
-pub trait WorkerService: RateLimitService + EnvoyService {
+pub trait WorkerService: RateLimitService + HoldService + EnvoyService {
     /// Whether tonic's server answers unary calls, too. By default it answers only those that are compressed.
     const UNARY_BY_TONIC: bool = false;
 
@@ -87,6 +89,8 @@ pub trait WorkerService: RateLimitService + EnvoyService {
 
 /// Service name whose health says whether this server takes calls. The health of "" says whether it is alive.
 pub const HEALTH_SERVICE: &str = "tollgate.v1.RateLimitService";
+/// The services of callers, which have that health.
+const CALLERS_SERVICES: [&str; 2] = [HEALTH_SERVICE, "tollgate.v1.HoldService"];
 
 /// Serves on `listeners` with `workers` until `shutdown` resolves, and for the duration that it resolves to after that.
 /// During that time, health says NOT_SERVING.

@@ -10,9 +10,11 @@ mod envoy;
 mod explain;
 mod failure_log;
 mod find;
+mod holds;
 mod joint;
 mod metrics;
 mod overrides;
+mod refusal;
 mod registry;
 mod snapshot;
 mod store_call;
@@ -32,13 +34,17 @@ pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use find::{CountedPlan, Found, FoundBy, note};
+use holds::needs_no_reserve;
+pub use holds::{Extended, REQUEST_ID_BYTES_MAX, Recorded, RequestId, Reserved, SettledHold};
 pub use joint::JointRefusal;
 pub use metrics::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
-use metrics::{BlockCounts, WorkerPlans};
+use metrics::{BlockCounts, HoldCounts, WorkerPlans};
+pub use metrics::{HOLD_EVENTS, HOLD_UNITS, HoldFigures};
 pub use overrides::{
     ListedOverride, NewOverride, OverrideFigures, OverrideList, OverrideQuery, OverrideRefusal,
     Overrides,
 };
+pub use refusal::Refusal;
 use registry::{InForce, LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 use store_call::StoreAnswer;
@@ -59,23 +65,6 @@ use unknown_plan_log::UnknownPlanLog;
 
 /// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
 pub const BATCH_MAX: usize = 1_000;
-
-/// Why a request got no decision.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The plan is not in the config, and the config has no default plan. The caller must correct the name.
-    #[error(transparent)]
-    UnknownPlan(#[from] UnknownPlan),
-    /// The callers ask for more than the healthy store decides in time. Retry in a moment, or add replicas.
-    #[error("the store of this server cannot keep up with the requests; retry in a moment")]
-    Overloaded,
-    /// The caller's deadline is shorter than the store's and passed before the store answered. The charge may still take
-    /// effect. The store may be healthy, so the policy for its failure does not apply.
-    #[error(
-        "the caller's deadline passed before a decision; a charge that was sent may still count"
-    )]
-    CallerDeadline,
-}
 
 /// How a limiter treats its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +100,7 @@ struct Common {
     /// Held while what is in force is made anew, so that no change is lost. No decision waits for it, nor anything else beside them.
     replacing: Mutex<()>,
     blocks: BlockCounts,
+    holds: HoldCounts,
 }
 
 impl Limiter<()> {
@@ -136,6 +126,7 @@ impl Limiter<()> {
             registry: Mutex::new(registry),
             replacing: Mutex::default(),
             blocks: BlockCounts::default(),
+            holds: HoldCounts::default(),
         };
         Self {
             common: Arc::new(common),
@@ -164,6 +155,7 @@ impl<S> Limiter<S> {
         plans.find_present_windows(self.common.clock.now_us());
         let now_us = self.overrides_now_us();
         self.common.blocks.keep_limits(&plans);
+        self.common.holds.keep_plans(&plans);
         self.common.registry().taken_up();
         let mut changes = Changes::default();
         self.common.replace(|in_force| {
@@ -190,6 +182,7 @@ impl<S> Limiter<S> {
     pub fn totals(&self) -> Totals {
         let mut totals = self.common.registry().totals();
         totals.blocks = self.common.blocks.totals();
+        totals.holds = self.common.holds.totals();
         totals
     }
 
@@ -304,6 +297,9 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, Refusal> {
         let found = found.as_ref().map_err(Clone::clone)?;
         let (plans, check) = (found.counted_in(&worker_plans), &found.check);
+        if check.plan.concurrency.is_some() {
+            return Box::pin(self.peek_slots(found, caller)).await;
+        }
         let started_at = self.call_start();
         if let Some(decision) = self.decide_without_store(plans, check, started_at) {
             return Ok(decision);
@@ -352,6 +348,9 @@ impl<S: Store> Limiter<S> {
         for (index, request) in requests.into_iter().enumerate() {
             decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
+                Ok(found) if found.check.plan.concurrency.is_some() => {
+                    Err(Refusal::NeedsReserve(found.check.plan.name.clone()))
+                }
                 Ok(found) => {
                     let plans = found.counted_in(&worker_plans);
                     let check = found.check;

@@ -360,6 +360,7 @@ async fn reflection_lists_every_service_in_both_generations() {
     let expected = [
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
+        "tollgate.v1.HoldService",
         "tollgate.v1.RateLimitService",
     ];
     assert_eq!(services(channel.clone()).await, expected);

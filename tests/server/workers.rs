@@ -14,6 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
 use tollgate::grpc::envoy::pb::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::grpc::pb::hold_service_server::HoldService;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitService;
 use tollgate::grpc::{self, StartError, WorkerService, Workers, pb};
 use tollgate::server::{Drained, Listener, ServeError};
@@ -54,6 +55,9 @@ impl RateLimitService for Marked {
         }))
     }
 }
+
+#[tonic::async_trait]
+impl HoldService for Marked {}
 
 impl WorkerService for Marked {}
 

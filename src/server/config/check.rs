@@ -2,7 +2,7 @@
 //! answers carry.
 
 use super::paths_of;
-use super::plans::PlanNames;
+use super::plan_names::PlanNames;
 use super::tree::{ErrorList, Node, Table, report};
 use crate::http::{
     CheckSettings, PROXIES_MAX, Part, Proxies, SOURCES_MAX, Source, SubjectSources, Subjects,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::plans::PlanNames;
+use super::plan_names::PlanNames;
 use super::tree::{ErrorList, Node, report};
 use tollgate_core::plan::envoy::{
     DOMAIN_BYTES_MAX, DOMAINS_MAX, DenialBody, DescriptorRule, Domain, ENTRIES_MAX, EntryPattern,
@@ -256,6 +256,6 @@ fn plan(
     errors: &mut ErrorList,
 ) -> Option<Arc<str>> {
     plans
-        .check(name, (path, "is", right), errors)
+        .check_without_slots(name, (path, right), errors)
         .then(|| name.into())
 }

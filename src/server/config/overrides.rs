@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::plans::PlanNames;
+use super::plan_names::PlanNames;
 use super::tree::{ErrorList, Node, Table, report};
 use tollgate_core::plan::{
     LIMITS_MAX, LimitQuota, OVERRIDE_KEYS_MAX, OVERRIDE_PREFIXES_MAX, OverrideEffect,

@@ -1,15 +1,18 @@
 //! Checks the `plans` table and builds a `PlanSet`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::calendar;
-use super::tree::{ErrorList, Node, Quoted, Table, is_full, report};
-use tollgate_core::nearest::nearest;
+use super::candidate::{Candidate, candidate};
+use super::holds;
+use super::plan_names::PlanNames;
+use super::tree::{ErrorList, Node, Quoted, Table, report};
 use tollgate_core::plan::{
-    Algorithm, Anchor, BURST_MAX, LIMITS_MAX, Limit, LimitError, OnStoreFailure, PLANS_MAX, Plan,
-    PlanSet, Rule, SHARED_LIMITS_MAX, SHARED_WINDOWS_MAX, SharedLimits, check_name,
+    Algorithm, Anchor, BURST_MAX, Concurrency, HoldTerms, LIMITS_MAX, Limit, LimitError,
+    OnStoreFailure, PLANS_MAX, Plan, PlanSet, Rule, SHARED_LIMITS_MAX, SHARED_WINDOWS_MAX,
+    SharedLimits, check_name,
 };
 
 const ANCHORS: [(&str, Anchor); 2] = [
@@ -27,41 +30,6 @@ pub(super) fn algorithms() -> Vec<(&'static str, Algorithm)> {
     named
 }
 
-/// The names of all plans, also of those with errors. `None` where they could not be read, or are too many.
-pub(super) struct PlanNames(Option<BTreeSet<String>>);
-
-impl PlanNames {
-    /// Whether there may be a plan of this name. Reports a name that is none. `means` is what the field does with the name, and
-    /// `right` what else would be right where no name is near.
-    pub(super) fn check(
-        &self,
-        name: &str,
-        (path, means, right): (&str, &str, &str),
-        errors: &mut ErrorList,
-    ) -> bool {
-        let Some(names) = self.0.as_ref().filter(|names| !names.contains(name)) else {
-            return true;
-        };
-        // Finding the nearest name takes up to 50 us, so it is skipped when no error can be added.
-        if !is_full(errors) {
-            let near = nearest(name, names.iter().map(String::as_str));
-            let near = near.map_or_else(
-                || right.to_owned(),
-                |near| format!("; did you mean {near:?}?"),
-            );
-            report(
-                errors,
-                path,
-                format!(
-                    "{means} {}, which is no plan of this config{near}",
-                    Quoted(name)
-                ),
-            );
-        }
-        false
-    }
-}
-
 /// Checks all plans, and that the default plan is one of them. Returns no plans after adding at least one error.
 pub(super) fn check(
     node: Option<Node>,
@@ -70,15 +38,19 @@ pub(super) fn check(
 ) -> (PlanNames, Option<PlanSet>) {
     let plans = match node.map(|node| node.table(errors)) {
         Some(Some(table)) => table.take_all(),
-        Some(None) => return (PlanNames(None), None),
+        Some(None) => return (PlanNames::default(), None),
         None => Vec::new(),
     };
     let few = plans.len() <= PLANS_MAX;
-    let names = PlanNames(few.then(|| plans.iter().map(|(name, _)| name.clone()).collect()));
+    let all = few.then(|| plans.iter().map(|(name, _)| name.clone()).collect());
+    let mut names = PlanNames {
+        all,
+        ..PlanNames::default()
+    };
     let errors_before = errors.len();
-    let plans = check_plans(plans, &names, errors);
-    let known =
-        default_plan.is_none_or(|name| names.check(name, ("default_plan", "is", ""), errors));
+    let plans = check_plans(plans, &mut names, errors);
+    let known = default_plan
+        .is_none_or(|name| names.check_without_slots(name, ("default_plan", ""), errors));
     // A plan with errors is left out of the set.
     let plans = plans.filter(|_| known && errors.len() == errors_before);
     (
@@ -89,7 +61,7 @@ pub(super) fn check(
 
 fn check_plans(
     plans: Vec<(String, Node)>,
-    names: &PlanNames,
+    names: &mut PlanNames,
     errors: &mut ErrorList,
 ) -> Option<PlanSet> {
     if plans.is_empty() {
@@ -113,17 +85,19 @@ fn check_plans(
     let mut candidates = Vec::new();
     let checked: Vec<Option<Plan>> = plans
         .into_iter()
-        .map(|(name, node)| plan(&name, node, &mut candidates, errors))
+        .map(|(name, node)| plan(&name, node, (&mut candidates, &mut names.of_holds), errors))
         .collect();
     let mut plans: BTreeMap<Arc<str>, Plan> = checked
         .into_iter()
         .flatten()
         .map(|plan| (plan.name.clone(), plan))
         .collect();
+    let with_slots = plans.values().filter(|plan| plan.concurrency.is_some());
+    names.with_slots = with_slots.map(|plan| plan.name.clone()).collect();
     count_shared_limits(&mut plans, errors);
     let found: Vec<_> = candidates
         .iter()
-        .map(|candidate| candidate.plan(&plans, (names, &candidates), errors))
+        .map(|candidate| candidate.plan(&plans, (&*names, &candidates), errors))
         .collect();
     for (Candidate { live, .. }, candidate) in candidates.iter().zip(found) {
         if let Some(live) = plans.get_mut(live.as_str()) {
@@ -171,55 +145,10 @@ fn count_shared_limits(plans: &mut BTreeMap<Arc<str>, Plan>, errors: &mut ErrorL
     }
 }
 
-/// A field `candidate`, whose plan is looked up when all plans are known.
-struct Candidate {
-    /// Name of the plan that has the field.
-    live: String,
-    path: String,
-    name: String,
-}
-
-impl Candidate {
-    /// The plan to try out. Plans with errors are not among `plans`.
-    fn plan(
-        &self,
-        plans: &BTreeMap<Arc<str>, Plan>,
-        (names, others): (&PlanNames, &[Self]),
-        errors: &mut ErrorList,
-    ) -> Option<Plan> {
-        if self.name == self.live {
-            report(
-                errors,
-                &self.path,
-                "is the plan itself; name another plan, whose limits are tried out",
-            );
-            return None;
-        }
-        if !names.check(&self.name, (&self.path, "is", ""), errors) {
-            return None;
-        }
-        let problem = match (plans.get(self.live.as_str())?, plans.get(self.name.as_str())?) {
-            (live, _) if live.limits().is_empty() => {
-                "needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned()
-            }
-            (_, plan) if plan.limits().is_empty() => format!("is {}, which has no limits to try out", Quoted(&self.name)),
-            _ if others.iter().any(|other| other.live == self.name) => {
-                format!(
-                    "is {}, which has a candidate of its own; a candidate is tried out beside a live plan only",
-                    Quoted(&self.name)
-                )
-            }
-            (_, plan) => return Some(plan.clone()),
-        };
-        report(errors, &self.path, problem);
-        None
-    }
-}
-
 fn plan(
     name: &str,
     node: Node,
-    candidates: &mut Vec<Candidate>,
+    (candidates, of_holds): (&mut Vec<Candidate>, &mut Vec<String>),
     errors: &mut ErrorList,
 ) -> Option<Plan> {
     let path = node.path.clone();
@@ -245,49 +174,62 @@ fn plan(
         .take("counts_as")
         .map_or(Some(name.to_owned()), |node| group(node, errors));
     let limits = table.take("limits").map(|node| limits(node, errors));
+    let terms = terms(&path, &mut table, &limits, (of_holds, errors));
     candidates.extend(
         table
             .take("candidate")
             .and_then(|node| candidate(name, node, errors)),
     );
     table.finish(errors);
-    let rule = match (unlimited?, blocked?, limits) {
-        (false, false, Some(limits)) => Rule::Limits(limits?),
-        (true, false, None) => Rule::Unlimited,
-        (false, true, None) => Rule::Blocked,
-        (false, false, None) => {
-            report(
-                errors,
-                &path,
-                "has no rule; write one of limits, unlimited: true, blocked: true",
-            );
-            return None;
-        }
-        _ => {
-            report(
-                errors,
-                &path,
-                "has several rules; write only one of limits, unlimited: true, blocked: true",
-            );
-            return None;
-        }
-    };
+    let (rule, concurrency) = rule(&path, (unlimited?, blocked?, limits), errors)?;
     let (counts_as, on_store_failure) = (counts_as?.into(), policy?);
     Some(Plan {
         counts_as,
         shadow: shadow?,
         on_store_failure,
+        concurrency,
+        holds: terms?.into(),
         ..Plan::new(name, rule)
     })
 }
 
-fn candidate(live: &str, node: Node, errors: &mut ErrorList) -> Option<Candidate> {
-    let path = node.path.clone();
-    Some(Candidate {
-        live: live.to_owned(),
-        path,
-        name: node.text(errors)?,
-    })
+/// What the plan does with requests, and its concurrency limit, if it has one.
+fn rule(
+    path: &str,
+    rules: (bool, bool, Option<Option<PlanLimits>>),
+    errors: &mut ErrorList,
+) -> Option<(Rule, Option<Concurrency>)> {
+    let problem = match rules {
+        (false, false, Some(limits)) => {
+            let PlanLimits { rates, slots } = limits?;
+            return Some((Rule::Limits(rates), slots));
+        }
+        (true, false, None) => return Some((Rule::Unlimited, None)),
+        (false, true, None) => return Some((Rule::Blocked, None)),
+        (false, false, None) => "has no rule; write one of limits, unlimited: true, blocked: true",
+        _ => "has several rules; write only one of limits, unlimited: true, blocked: true",
+    };
+    report(errors, path, problem);
+    None
+}
+
+/// The terms of a plan's holds. Notes the paths of what the plan says about holds.
+fn terms(
+    path: &str,
+    table: &mut Table,
+    limits: &Option<Option<PlanLimits>>,
+    (of_holds, errors): (&mut Vec<String>, &mut ErrorList),
+) -> Option<HoldTerms> {
+    let node = table.take("holds");
+    of_holds.extend(node.as_ref().map(|node| node.path.clone()));
+    if let (Some(node), None) = (&node, limits) {
+        let problem = "belongs to plans with limits; remove it, or write limits";
+        report(errors, &node.path, problem);
+    }
+    let limits = limits.iter().flatten();
+    let slots = limits.filter_map(|limits| limits.slots.as_ref()).next();
+    of_holds.extend(slots.map(|slots| format!("{path}.limits[{}]", slots.place())));
+    holds::terms(node, slots.map(Concurrency::quota), errors)
 }
 
 pub(super) fn group(node: Node, errors: &mut ErrorList) -> Option<String> {
@@ -299,7 +241,13 @@ pub(super) fn group(node: Node, errors: &mut ErrorList) -> Option<String> {
     Some(name)
 }
 
-fn limits(node: Node, errors: &mut ErrorList) -> Option<Vec<Limit>> {
+/// The limits of a plan: those of units, and the one of open holds, if there is one.
+struct PlanLimits {
+    rates: Vec<Limit>,
+    slots: Option<Concurrency>,
+}
+
+fn limits(node: Node, errors: &mut ErrorList) -> Option<PlanLimits> {
     let path = node.path.clone();
     let not_so_many = |count| format!("has {count} limits; a plan has 1 to {LIMITS_MAX}");
     // Each limit is compared with all before it, so their number must be bounded.
@@ -307,9 +255,51 @@ fn limits(node: Node, errors: &mut ErrorList) -> Option<Vec<Limit>> {
     if nodes.is_empty() {
         report(errors, &path, not_so_many(0));
     }
-    let checked: Vec<Option<Limit>> = nodes.into_iter().map(|node| limit(node, errors)).collect();
-    report_duplicates(&path, &checked, errors);
-    checked.into_iter().collect()
+    let nodes: Vec<Option<Table>> = nodes.into_iter().map(|node| node.table(errors)).collect();
+    let (mut slots, mut rates, mut errors_in_slots) = (Vec::new(), Vec::new(), false);
+    for (place, table) in nodes.into_iter().enumerate() {
+        match table {
+            Some(table) if holds::is_concurrency(&table) => {
+                let limit = holds::concurrency(table, place, errors);
+                errors_in_slots |= limit.is_none();
+                slots.extend(limit);
+                rates.push(None);
+            }
+            table => rates.push(Some(table.and_then(|table| limit(table, errors)))),
+        }
+    }
+    report_slots(&path, (&slots, &rates), errors);
+    let of_units: Vec<Option<Limit>> = rates.iter().cloned().map(Option::flatten).collect();
+    report_duplicates(&path, &of_units, errors);
+    // A place of a concurrency limit is `None`, and a limit with errors `Some(None)`.
+    let rates: Option<Vec<Limit>> = rates.into_iter().flatten().collect();
+    (!errors_in_slots && slots.len() < 2).then_some(PlanLimits {
+        rates: rates?,
+        slots: slots.pop(),
+    })
+}
+
+/// Reports a second concurrency limit, and one with the name of another limit.
+fn report_slots(
+    path: &str,
+    (slots, rates): (&[Concurrency], &[Option<Option<Limit>>]),
+    errors: &mut ErrorList,
+) {
+    for second in slots.iter().skip(1) {
+        let problem = "is a second concurrency limit; a plan has one";
+        report(errors, &format!("{path}[{}]", second.place()), problem);
+    }
+    let mut names = rates.iter().flatten().flatten().map(Limit::name);
+    if let Some(slots) = slots
+        .first()
+        .filter(|slots| names.any(|name| name == slots.name()))
+    {
+        let problem = format!(
+            "is named {} like another limit; give each limit a name of its own",
+            Quoted(slots.name())
+        );
+        report(errors, &format!("{path}[{}]", slots.place()), problem);
+    }
 }
 
 /// Reports limits with the name, or with the count, of one before them. Limits with errors are `None`.
@@ -339,9 +329,8 @@ fn report_duplicates(path: &str, limits: &[Option<Limit>], errors: &mut ErrorLis
     }
 }
 
-fn limit(node: Node, errors: &mut ErrorList) -> Option<Limit> {
-    let path = node.path.clone();
-    let mut table = node.table(errors)?;
+fn limit(mut table: Table, errors: &mut ErrorList) -> Option<Limit> {
+    let path = table.path.clone();
     if let Some(unit) = calendar::unit(&table) {
         return calendar::limit(table, unit, errors);
     }

@@ -10,6 +10,7 @@ mod bounds;
 mod candidate;
 mod check;
 mod envoy;
+mod holds;
 mod in_force;
 mod listen;
 mod overrides;

@@ -1,7 +1,9 @@
 //! Converts gRPC messages to domain types and back. Only this module knows both.
 
 mod explanation;
+mod holds;
 mod overrides;
+mod plans;
 mod top;
 
 use std::sync::Arc;
@@ -16,21 +18,20 @@ use super::admin::{ReloadOutcome, Reloaded};
 use super::pb::{should_allow_joint_response, should_allow_response};
 use super::{lenient_decode, pb};
 use crate::limiter::{
-    AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Limiter, Refunded, Refusal,
+    AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Limiter, Refunded, Refusal, RequestId,
 };
 pub(super) use explanation::{explained, replicas};
+pub(super) use holds::{extend, extended, optional_id, record, reserve, settle, settled};
 pub(super) use overrides::{
     deletion, new_override, not_changed, override_list, override_query, plan_override,
 };
+pub(super) use plans::plan;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::headers::{HeaderForm, headers};
 use tollgate_core::joint::{JointDecision, REQUESTS_MAX};
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{
-    Algorithm, Anchor, Calendar, CalendarUnit, Limit, OnStoreFailure, Plan, Rule,
-    check_requested_name,
-};
+use tollgate_core::plan::{Plan, check_requested_name};
 use tollgate_store::{Check, StoreError};
 pub(super) use top::{no_top, top, top_query};
 
@@ -90,6 +91,8 @@ pub(super) struct AnswerOptions {
     pub detailed: bool,
     /// Header fields.
     pub http_headers: bool,
+    /// The id by which the request may be sent again.
+    pub id: Option<RequestId>,
 }
 
 impl AnswerOptions {
@@ -97,6 +100,7 @@ impl AnswerOptions {
         Self {
             detailed: request.detailed,
             http_headers: request.http_headers,
+            id: None,
         }
     }
 }
@@ -111,7 +115,8 @@ pub(super) fn check_requests(
 ) -> (Parsed, Vec<Check<String>>) {
     let mut checks = Vec::with_capacity(requests.len());
     let parse = |request: pb::ShouldAllowRequest| {
-        let options = AnswerOptions::from_request(&request);
+        let mut options = AnswerOptions::from_request(&request);
+        options.id = optional_id(&request.request_id)?;
         if lenient_decode::is_unreadable(&request) {
             return Err(Status::invalid_argument(lenient_decode::ERROR_TEXT));
         }
@@ -138,6 +143,11 @@ pub(super) fn joint_checks(
     let options = requests.iter().map(AnswerOptions::from_request).collect();
     let mut checks = Vec::with_capacity(requests.len());
     for (index, request) in requests.into_iter().enumerate() {
+        if !request.request_id.is_empty() {
+            return Err(Status::invalid_argument(format!(
+                "requests[{index}].request_id is set: requests of a joint decision have none; leave it out"
+            )));
+        }
         let check = check_request(request).map_err(|status| {
             Status::invalid_argument(format!("requests[{index}].{}", status.message()))
         })?;
@@ -259,6 +269,11 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         Refusal::Overloaded => overloaded(&refusal.to_string()),
         Refusal::CallerDeadline => Status::deadline_exceeded(refusal.to_string()),
+        Refusal::NeedsReserve(_) | Refusal::NothingToRecord(_) | Refusal::HoldsNotKept => {
+            Status::failed_precondition(refusal.to_string())
+        }
+        Refusal::Lease(_) | Refusal::KnownId(_) => Status::invalid_argument(refusal.to_string()),
+        Refusal::Unconfirmed(_) => Status::unavailable(refusal.to_string()),
     }
 }
 
@@ -412,7 +427,7 @@ pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowRe
             Vec::new()
         },
         http_headers: Vec::new(),
-        window: binding.map(|status| duration(status.window_us)),
+        window: binding.and_then(|status| known(status.window_us)),
         more_after: key.more_after_us.map(duration),
         plan: decision
             .other_plan
@@ -420,6 +435,7 @@ pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowRe
             .unwrap_or_default()
             .to_owned(),
         overridden: decision.overridden,
+        is_repeated: decision.is_repeated,
     }
 }
 
@@ -430,7 +446,7 @@ fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
         remaining: status.remaining,
         retry_after: status.retry_after_us.map(duration),
         reset_after: Some(duration(status.reset_after_us)),
-        window: Some(duration(status.window_us)),
+        window: known(status.window_us),
         more_after: status.more_after_us().map(duration),
         blocked_for: known(status.blocked_for_us),
     }
@@ -439,82 +455,6 @@ fn limit_status(status: &LimitStatus) -> pb::LimitStatus {
 /// A duration that is unset where there is none.
 fn known(us: u64) -> Option<prost_types::Duration> {
     (us > 0).then(|| duration(us))
-}
-
-/// Converts a plan.
-pub(super) fn plan(plan: &Plan) -> pb::Plan {
-    pb::Plan {
-        name: plan.name.to_string(),
-        counts_as: plan.counts_as.to_string(),
-        unlimited: plan.rule == Rule::Unlimited,
-        blocked: plan.rule == Rule::Blocked,
-        shadow: plan.shadow,
-        on_store_failure: match plan.on_store_failure {
-            OnStoreFailure::Local => pb::OnStoreFailure::Local,
-            OnStoreFailure::Allow => pb::OnStoreFailure::Allow,
-            OnStoreFailure::Deny => pb::OnStoreFailure::Deny,
-        }
-        .into(),
-        limits: plan.limits().iter().map(limit).collect(),
-        candidate: plan
-            .candidate
-            .as_ref()
-            .map_or_else(String::new, |candidate| candidate.name.to_string()),
-    }
-}
-
-fn limit(limit: &Limit) -> pb::Limit {
-    let (algorithm, burst, precision, anchor) = match limit.algorithm() {
-        Algorithm::FixedWindow { anchor } => (
-            pb::Algorithm::FixedWindow,
-            None,
-            None,
-            Some(pb_anchor(anchor).into()),
-        ),
-        Algorithm::SlidingLog => (pb::Algorithm::SlidingLog, None, None, None),
-        Algorithm::SlidingWindow { precision } => (
-            pb::Algorithm::SlidingWindow,
-            None,
-            Some(u32::from(precision)),
-            None,
-        ),
-        Algorithm::SlidingCounter => (pb::Algorithm::SlidingCounter, None, None, None),
-        Algorithm::TokenBucket { burst } => (pb::Algorithm::TokenBucket, Some(burst), None, None),
-    };
-    pb::Limit {
-        name: limit.name().to_string(),
-        quota: limit.quota(),
-        window: limit
-            .calendar()
-            .is_none()
-            .then(|| duration(limit.window_us())),
-        algorithm: algorithm.into(),
-        burst,
-        precision,
-        anchor: anchor.filter(|_| limit.calendar().is_none()),
-        calendar: limit.calendar().map(calendar),
-        block: known(limit.block_us()),
-    }
-}
-
-fn calendar(calendar: &Calendar) -> pb::Calendar {
-    let unit = match calendar.unit() {
-        CalendarUnit::Day => pb::CalendarUnit::Day,
-        CalendarUnit::Week { .. } => pb::CalendarUnit::Week,
-        CalendarUnit::Month { .. } => pb::CalendarUnit::Month,
-    };
-    pb::Calendar {
-        unit: unit.into(),
-        zone: calendar.zone().name().to_owned(),
-        starts: calendar.unit().starts().into(),
-    }
-}
-
-fn pb_anchor(anchor: Anchor) -> pb::Anchor {
-    match anchor {
-        Anchor::Clock => pb::Anchor::Clock,
-        Anchor::FirstRequest => pb::Anchor::FirstRequest,
-    }
 }
 
 fn outcome(outcome: Outcome) -> pb::Outcome {

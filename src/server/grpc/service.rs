@@ -16,7 +16,7 @@ use super::receive::no_bytes_left;
 use super::stream::DecidedBatch;
 use super::{SharedMessage, WorkerService};
 use super::{span, stream, unary};
-use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter, PlanSnapshot};
+use crate::limiter::{BATCH_MAX, CallerDeadline, Limiter, PlanSnapshot, RequestId};
 use crate::trace;
 use crate::transport::account::{Account, Charge};
 use tollgate_core::algorithm::Mode;
@@ -80,6 +80,27 @@ impl<S: Store> Service<S> {
 }
 
 impl<S: Store> Service<S> {
+    /// Decides a request that may be sent again.
+    async fn should_allow_with_id(
+        &self,
+        request: Request<pb::ShouldAllowRequest>,
+        span: Span,
+    ) -> Result<Response<pb::ShouldAllowResponse>, Status> {
+        let decide = async {
+            let caller = convert::caller_deadline(request.metadata())?;
+            let request = request.into_inner();
+            let asked = (request.detailed, request.http_headers);
+            let id = RequestId::new(&request.request_id).map_err(Status::invalid_argument)?;
+            let check = convert::check_request(request)?;
+            span.record(trace::PLAN, &*check.plan);
+            let decided = self.limiter.decide_with_id(check, id, caller).await;
+            let (decision, plan) = decided.map_err(|refused| convert::refusal(&refused))?;
+            span::answered(&span, &decision);
+            Ok(Response::new(self.answer(&decision, &plan, asked)))
+        };
+        decide.await.map_err(|status| span::failed(&span, status))
+    }
+
     async fn decide_joint(
         &self,
         request: Request<pb::ShouldAllowJointRequest>,
@@ -160,7 +181,17 @@ async fn decide_batch<S: Store>(
     caller: Option<CallerDeadline>,
     form: HeaderForm,
 ) -> Result<Vec<pb::ShouldAllowResult>, Status> {
-    let (parsed, checks) = convert::check_requests(requests);
+    let (mut parsed, checks) = convert::check_requests(requests);
+    let has_id = |parsed: &Result<convert::AnswerOptions, Status>| {
+        parsed.as_ref().is_ok_and(|options| options.id.is_some())
+    };
+    if parsed.iter().any(has_id) {
+        let valid = parsed.iter_mut().filter_map(|parsed| parsed.as_mut().ok());
+        let ids = valid.map(|options| options.id.take());
+        let checks = checks.into_iter().zip(ids).collect();
+        let decided = Box::pin(limiter.decide_in_turn(checks, caller)).await;
+        return Ok(convert::results(parsed, decided, form));
+    }
     let decided = limiter.decide_batch_with_plans(checks, caller).await;
     let decided = decided.map_err(|refused| convert::refusal(&refused))?;
     Ok(convert::results(parsed, decided, form))
@@ -183,6 +214,9 @@ impl<S: Store> RateLimitService for Service<S> {
             request.metadata().as_ref(),
         );
         let caller = convert::caller_deadline(request.metadata());
+        if !request.get_ref().request_id.is_empty() {
+            return Box::pin(self.should_allow_with_id(request, span));
+        }
         let pb::ShouldAllowRequest {
             detailed,
             http_headers,
@@ -314,6 +348,19 @@ impl<S: Store> RateLimitService for Service<S> {
         Ok(Response::new(pb::PeekResponse {
             answer: Some(convert::response(&decision, true)),
         }))
+    }
+
+    async fn record(
+        &self,
+        request: Request<pb::RecordRequest>,
+    ) -> Result<Response<pb::RecordResponse>, Status> {
+        let method = "tollgate.v1.RateLimitService/Record";
+        let span = trace::grpc_call(method, request.metadata().as_ref());
+        span.record(trace::PLAN, &*request.get_ref().plan);
+        let answered = self.record_one(request).await;
+        let response = answered.map_err(|status| span::failed(&span, status))?;
+        span::succeeded(&span);
+        Ok(Response::new(response))
     }
 
     async fn list_plans(

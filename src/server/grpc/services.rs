@@ -26,6 +26,7 @@ use super::envoy::{
     self, codec::DescriptorParts,
     pb::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer as EnvoyServer,
 };
+use super::pb::hold_service_server::HoldServiceServer;
 use super::pb::rate_limit_service_server::RateLimitServiceServer;
 use super::receive::{InboundBody, MessageSize, RequestBody, RequestReceiver, SMALL_BYTES_MAX};
 use super::{WorkerService, pb, protocol, unary};
@@ -44,6 +45,8 @@ const DECISION_BYTES_MAX: usize = SMALL_BYTES_MAX;
 const JOINT_BYTES_MAX: usize = 8 << 10;
 /// Prefix of the paths of `RateLimitService`.
 const DECIDER: &str = "/tollgate.v1.RateLimitService/";
+/// Prefix of the paths of `HoldService`.
+const HOLDER: &str = "/tollgate.v1.HoldService/";
 /// The method that probes call.
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// Header fields that are read here, or by tonic.
@@ -68,6 +71,7 @@ pub(super) struct Services<T> {
     /// The same service with the limit for joint decisions, and with that for large messages.
     rate_limit_joint: RateLimitServiceServer<T>,
     rate_limit_large: RateLimitServiceServer<T>,
+    holds: HoldServiceServer<T>,
     envoy: EnvoyServer<T>,
     other_routes: OtherRoutes,
     calls: CallLimits,
@@ -95,6 +99,9 @@ impl<T: WorkerService> Services<T> {
             .clone()
             .max_decoding_message_size(JOINT_BYTES_MAX);
         let rate_limit = rate_limit.max_decoding_message_size(DECISION_BYTES_MAX);
+        let holds = HoldServiceServer::from_arc(service.clone())
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(DECISION_BYTES_MAX);
         let envoy =
             EnvoyServer::from_arc(service.clone()).accept_compressed(CompressionEncoding::Gzip);
         let envoy = envoy.max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -103,6 +110,7 @@ impl<T: WorkerService> Services<T> {
             rate_limit,
             rate_limit_joint,
             rate_limit_large,
+            holds,
             envoy,
             other_routes,
             calls,
@@ -246,6 +254,18 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
                     service.should_allow(request).await
                 })
             }
+            Method::Reserve => {
+                let service = service.clone();
+                unary::call::<BatchParts, _, _, _>(request, |request| async move {
+                    service.reserve(request).await
+                })
+            }
+            Method::Settle => {
+                let service = service.clone();
+                unary::call::<BatchParts, _, _, _>(request, |request| async move {
+                    service.settle(request).await
+                })
+            }
             Method::Joint => {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
@@ -274,8 +294,11 @@ impl<T: WorkerService> Handler<T> {
         let services = &self.services;
         // These services are always ready, so `poll_ready` is not called.
         match self.method {
-            Method::Decision | Method::Peek | Method::Stream => {
+            Method::Decision | Method::Peek | Method::Record | Method::Stream => {
                 boxed(services.rate_limit.clone().call(request))
+            }
+            Method::Reserve | Method::Settle | Method::Extend => {
+                boxed(services.holds.clone().call(request))
             }
             Method::Joint => boxed(services.rate_limit_joint.clone().call(request)),
             Method::Batch | Method::List => boxed(services.rate_limit_large.clone().call(request)),
@@ -300,6 +323,14 @@ enum Method {
     Decision,
     /// What a decision would be.
     Peek,
+    /// What has happened.
+    Record,
+    /// A hold.
+    Reserve,
+    /// Its end.
+    Settle,
+    /// A longer lease.
+    Extend,
     /// Several requests that are decided together.
     Joint,
     Batch,
@@ -319,10 +350,12 @@ impl Method {
         match path.strip_prefix(DECIDER) {
             Some("ShouldAllow") => Self::Decision,
             Some("Peek") => Self::Peek,
+            Some("Record") => Self::Record,
             Some("ShouldAllowJoint") => Self::Joint,
             Some("ShouldAllowBatch") => Self::Batch,
             Some("ListPlans") => Self::List,
             Some("ShouldAllowStream") => Self::Stream,
+            None if path.starts_with(HOLDER) => Self::of_holds(&path[HOLDER.len()..]),
             None if path == envoy::PATH => Self::Envoy,
             None if path == CHECK => Self::Check,
             None if path == WATCH => Self::Watch,
@@ -330,11 +363,27 @@ impl Method {
         }
     }
 
+    fn of_holds(method: &str) -> Self {
+        match method {
+            "Reserve" => Self::Reserve,
+            "Settle" => Self::Settle,
+            "Extend" => Self::Extend,
+            _ => Self::Other,
+        }
+    }
+
     /// The permit that a call needs. A proxy has one call open for each request that it holds, so its calls are as many as those
     /// for one decision. The bytes of large ones are reserved like those of batches.
     fn kind(self) -> Kind {
         match self {
-            Self::Decision | Self::Peek | Self::Joint | Self::Envoy => Kind::Decision,
+            Self::Decision
+            | Self::Peek
+            | Self::Record
+            | Self::Reserve
+            | Self::Settle
+            | Self::Extend
+            | Self::Joint
+            | Self::Envoy => Kind::Decision,
             Self::Batch | Self::List => Kind::Large,
             Self::Stream => Kind::Stream,
             Self::Check => Kind::Check,
@@ -425,17 +474,14 @@ mod tests {
         let file =
             prost_types::FileDescriptorSet::decode(crate::grpc::pb::FILE_DESCRIPTOR_SET).unwrap();
         let services = file.file.iter().flat_map(|file| &file.service);
-        let methods: Vec<_> = services
-            .flat_map(|service| &service.method)
-            .map(|method| method.name())
-            .collect();
-        assert!(methods.len() >= 5);
-        for method in methods {
-            assert_ne!(
-                Method::from_path(&format!("{DECIDER}{method}")),
-                Method::Other,
-                "{method}"
-            );
+        let paths = services.flat_map(|service| {
+            let methods = service.method.iter();
+            methods.map(|method| format!("/tollgate.v1.{}/{}", service.name(), method.name()))
+        });
+        let paths: Vec<String> = paths.collect();
+        assert!(paths.len() >= 10 && paths.iter().any(|path| path.starts_with(HOLDER)));
+        for path in paths {
+            assert_ne!(Method::from_path(&path), Method::Other, "{path}");
         }
         assert_eq!(
             Method::from_path("/tollgate.v1.RateLimitService/ListPlans"),

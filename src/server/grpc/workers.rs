@@ -20,7 +20,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use super::calls::CallLimits;
 use super::drain::DrainSignal;
 use super::services::{OtherRoutes, Services};
-use super::{HEALTH_SERVICE, WorkerService};
+use super::{CALLERS_SERVICES, WorkerService};
 use crate::transport::connection::{self, ConnectionOptions};
 use crate::transport::pool::{
     AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool,
@@ -70,9 +70,7 @@ impl Workers {
     {
         let (health, health_service) = health_reporter();
         health.set_service_status("", ServingStatus::Serving).await;
-        health
-            .set_service_status(HEALTH_SERVICE, ServingStatus::Serving)
-            .await;
+        set_health(&health, ServingStatus::Serving).await;
         let (other_routes, factory) = (OtherRoutes::new(&health_service), Arc::new(factory));
         let connections_max = CONNECTIONS_MAX.saturating_mul(count.get());
         let (mut pool, ends) = (WorkerPool::new(connections_max), FuturesUnordered::new());
@@ -120,14 +118,10 @@ impl Workers {
     /// Makes the health of the service NOT_SERVING until `ready` is over. Calls are answered meanwhile.
     pub async fn unready_until(mut self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
         let health = self.ends.health.clone();
-        health
-            .set_service_status(HEALTH_SERVICE, ServingStatus::NotServing)
-            .await;
+        set_health(&health, ServingStatus::NotServing).await;
         let waiting = async move {
             ready.await;
-            health
-                .set_service_status(HEALTH_SERVICE, ServingStatus::Serving)
-                .await;
+            set_health(&health, ServingStatus::Serving).await;
         };
         self.ends.becoming_ready = Some(tokio::spawn(waiting).abort_handle());
         self
@@ -172,16 +166,14 @@ impl WorkerEnds {
         let (health, becoming_ready) = (self.health.clone(), self.becoming_ready.clone());
         async move {
             becoming_ready.iter().for_each(AbortHandle::abort);
-            health
-                .set_service_status(HEALTH_SERVICE, ServingStatus::NotServing)
-                .await;
+            set_health(&health, ServingStatus::NotServing).await;
         }
     }
 
     /// Tells the workers to end and waits for them.
     pub(super) async fn drain(mut self, pool: WorkerPool) -> Drained {
         // Clients that watch have been told NOT_SERVING; this ends their streams.
-        for service in ["", HEALTH_SERVICE] {
+        for service in [""].into_iter().chain(CALLERS_SERVICES) {
             self.health.clear_service_status(service).await;
         }
         drop(pool);
@@ -316,6 +308,13 @@ async fn serve<T: WorkerService>(
     match tokio::time::timeout(DRAIN_TIMEOUT, stop.closed()).await {
         Ok(()) => Drained::Clean,
         Err(_) => Drained::Cut,
+    }
+}
+
+/// Sets the health of the services of callers.
+async fn set_health(health: &HealthReporter, status: ServingStatus) {
+    for service in CALLERS_SERVICES {
+        health.set_service_status(service, status).await;
     }
 }
 

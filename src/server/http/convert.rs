@@ -148,7 +148,18 @@ pub(super) fn refusal(refusal: &Refusal) -> Response {
             "the caller's deadline passed",
             &refusal.to_string(),
         ),
+        Refusal::NeedsReserve(_)
+        | Refusal::NothingToRecord(_)
+        | Refusal::HoldsNotKept
+        | Refusal::Lease(_) => bad_request(StatusCode::BAD_REQUEST, &refusal.to_string()),
+        Refusal::KnownId(_) => bad_request(StatusCode::CONFLICT, &refusal.to_string()),
+        Refusal::Unconfirmed(_) => unconfirmed(&refusal.to_string()),
     }
+}
+
+fn unconfirmed(sentence: &str) -> Response {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    error(status, "the store did not confirm", sentence)
 }
 
 fn error(status: StatusCode, title: &str, detail: &str) -> Response {

@@ -12,7 +12,7 @@ mod joint;
 
 use super::joint::TOO_LATE;
 use super::metrics::WorkerPlans;
-use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal};
+use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal, needs_no_reserve};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::REQUESTS_MAX;
@@ -184,6 +184,10 @@ impl<S: Store> Limiter<S> {
             .into_iter()
             .map(|descriptor| place.find(descriptor));
         let found: Vec<FoundDescriptor> = found.collect();
+        // The config names no such plan for Envoy, but an override may put one in its place.
+        for plan in found.iter().filter_map(|found| found.plan.as_deref()) {
+            needs_no_reserve(plan)?;
+        }
         let decisions = if rules.joint {
             Box::pin(self.decide_jointly(place, found)).await?
         } else {

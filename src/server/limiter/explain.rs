@@ -8,13 +8,14 @@ use smallvec::SmallVec;
 
 use super::admin::{AdminError, within};
 use super::caller_deadline::CallerDeadline;
-use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note};
+use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note, shadowed};
+use tollgate_core::algorithm::holds::{HoldCall, NoteFigures};
 use tollgate_core::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::duration::Shown;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, PlanOverride, Rule};
-use tollgate_store::{Check, Store, StoreDeadline, StoreError, Verdict};
+use tollgate_store::{Check, HoldCheck, Store, StoreDeadline, StoreError, Verdict};
 
 /// Where a key stands in a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Explanation {
     pub store_error: Option<StoreError>,
     /// The standing in the plan's candidate, if there is one and the store answered.
     pub candidate: Option<CandidateExplanation>,
+    /// Open holds and known ids of the key; `None` where the store keeps none.
+    pub holds: Option<NoteFigures>,
 }
 
 /// Where a key stands in the candidate of a plan.
@@ -99,6 +102,7 @@ impl<S: Store> Limiter<S> {
                 workers_denying: self.workers_denying(&check),
                 store_error: None,
                 candidate: None,
+                holds: self.store.hold_figures(&check.key, &plan),
             }
         };
         if let Some(next) = self.known(&check, None) {
@@ -107,18 +111,12 @@ impl<S: Store> Limiter<S> {
         let deadline = self.admin_deadline();
         match within(caller, deadline, self.store.decide_one(&check, deadline)).await? {
             Ok(verdict) => {
-                let limits = within(
-                    caller,
-                    deadline,
-                    self.explain_limits(&check, &verdict, deadline),
-                )
-                .await?;
-                let candidate =
-                    within(caller, deadline, self.explain_candidate(&check, deadline)).await?;
+                let read = self.explain_read(&check, &verdict, deadline);
+                let (next, limits, candidate) = within(caller, deadline, read).await??;
                 Ok(Explanation {
                     limits,
                     candidate,
-                    ..by_plan(counted(&check, &verdict, DecidedBy::Store))
+                    ..by_plan(next)
                 })
             }
             Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
@@ -132,6 +130,60 @@ impl<S: Store> Limiter<S> {
                 })
             }
         }
+    }
+
+    /// What the store's answer to a peek tells: the next decision, the limits, and the candidate.
+    async fn explain_read(
+        &self,
+        check: &Check,
+        verdict: &Verdict,
+        deadline: StoreDeadline,
+    ) -> Result<
+        (
+            Decision,
+            Vec<LimitExplanation>,
+            Option<CandidateExplanation>,
+        ),
+        StoreError,
+    > {
+        let limits = self.explain_limits(check, verdict, deadline).await;
+        if check.plan.concurrency.is_some() {
+            let (next, limits) = self.explain_slots(check, limits, deadline).await?;
+            return Ok((next, limits, None));
+        }
+        let candidate = self.explain_candidate(check, deadline).await;
+        let next = counted(check, verdict, DecidedBy::Store);
+        Ok((next, limits, candidate))
+    }
+
+    /// How a reserve of cost 1 would be decided, and the limits of the plan: those of units, and in its place the one of open holds.
+    async fn explain_slots(
+        &self,
+        check: &Check,
+        mut limits: Vec<LimitExplanation>,
+        deadline: StoreDeadline,
+    ) -> Result<(Decision, Vec<LimitExplanation>), StoreError> {
+        let peek = HoldCheck {
+            key: check.key.clone(),
+            plan: check.plan.clone(),
+            id: Box::default(),
+            call: HoldCall::Peek { cost: 1 },
+        };
+        let view = self.store.decide_hold(&peek, deadline).await?.view;
+        let next = shadowed(&check.plan, view.decision(&check.plan, Cost::ONE));
+        let figures = self.store.hold_figures(&check.key, &check.plan);
+        let ends = figures.unwrap_or_default().slot_ends_us.into_iter();
+        let release = |(units, after_us)| Release { units, after_us };
+        let of_slots = next.limits().iter().position(|row| row.is_of_slots());
+        if let (Some(place), Some(slots)) = (of_slots, view.slots) {
+            let explained = LimitExplanation {
+                status: next.limits()[place].clone(),
+                used: slots.open.into(),
+                releases: (1..).zip(ends).map(release).collect(),
+            };
+            limits.insert(place.min(limits.len()), explained);
+        }
+        Ok((next, limits))
     }
 
     /// Asks the plan's candidate as a plan of its own, since the store shows it no peek by the live plan.
@@ -305,7 +357,8 @@ impl Explanation {
             _ => "",
         };
         let denying = self.denying();
-        let mut sentence = format!("{decided}{shadow}{denying}.");
+        let open = self.open_holds();
+        let mut sentence = format!("{decided}{shadow}{denying}{open}.");
         // The first letter is ASCII in every form above.
         if let Some(first) = sentence.get_mut(..1) {
             first.make_ascii_uppercase();
@@ -332,6 +385,21 @@ impl Explanation {
             }
             (None, Rule::Limits(_)) => format!("the next request of cost 1 {}", self.outcome()),
         }
+    }
+
+    fn open_holds(&self) -> String {
+        let Some(NoteFigures {
+            open,
+            units,
+            first_end_us: Some(first_us),
+            ..
+        }) = self.holds
+        else {
+            return String::new();
+        };
+        let first = Shown(Duration::from_micros(first_us));
+        let are = if open == 1 { "hold is" } else { "holds are" };
+        format!("; {open} {are} open, of {units} units, and the first lease ends in {first}")
     }
 
     fn denying(&self) -> String {
@@ -389,16 +457,17 @@ impl Explanation {
             let left = shown(*blocked_for_us);
             return format!("is denied: limit {name} has blocked this key for {left} more");
         }
-        let limit = self
-            .plan
-            .limits()
-            .iter()
-            .zip(&self.limits)
-            .find(|(limit, _)| limit.name() == name);
-        let used = limit.map_or(0, |(_, explained)| explained.used);
-        let what = match limit.map(|(limit, _)| limit.algorithm()) {
+        let mut limits = self.plan.limits().iter();
+        let limit = limits.find(|limit| limit.name() == name);
+        let mut explained = self.limits.iter();
+        let explained = explained.find(|explained| explained.status.name == *name);
+        let used = explained.map_or(0, |explained| explained.used);
+        let what = match limit.map(Limit::algorithm) {
             Some(Algorithm::TokenBucket { .. }) => {
                 format!("{remaining} of {capacity} tokens are there")
+            }
+            None if binding.is_of_slots() => {
+                format!("{used} of {} slots are taken", binding.limit)
             }
             _ => format!("{used} of {} units are used", binding.limit),
         };

@@ -10,7 +10,7 @@ use super::admin::within;
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::store_call::candidate_check;
 use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
-use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter};
+use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter, needs_no_reserve};
 use super::{PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
@@ -145,6 +145,12 @@ impl<S: Store> Limiter<S> {
         let found: Vec<_> = found
             .map(|found| found.map(counted))
             .collect::<Result<_, _>>()?;
+        for (index, (_, _, check)) in found.iter().enumerate() {
+            needs_no_reserve(&check.plan).map_err(|refusal| JointRefusal {
+                request: Some(index),
+                refusal,
+            })?;
+        }
         Ok(Part::all(found))
     }
 

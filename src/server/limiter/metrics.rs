@@ -9,6 +9,7 @@
 mod blocks;
 mod counters;
 mod histogram;
+mod holds;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ use counters::PlanCounters;
 pub(super) use counters::{CounterTotals, WorkerPlans};
 use histogram::Histogram;
 pub use histogram::{BOUNDS_NS, Timings};
+pub use holds::{HOLD_EVENTS, HOLD_UNITS, HoldFigures};
+pub(super) use holds::{HoldCounts, HoldTotals};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::plan::OverrideSource;
@@ -203,6 +206,7 @@ pub struct Totals {
     /// Replicas that share the quotas while the store cannot decide.
     pub replicas: u64,
     pub(super) blocks: BlockTotals,
+    pub(super) holds: HoldTotals,
 }
 
 impl Totals {
@@ -223,6 +227,7 @@ impl Totals {
             deny_cache_entries: 0,
             replicas: 1,
             blocks: BlockTotals::default(),
+            holds: HoldTotals::default(),
         }
     }
 
@@ -259,6 +264,11 @@ impl Totals {
     /// Allowed requests of the plan at this index that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].
     pub fn near_limit(&self, plan: usize) -> u64 {
         self.decisions.near_limit(plan)
+    }
+
+    /// What became of the holds of this plan.
+    pub fn holds(&self, plan: &str) -> HoldFigures {
+        self.holds.get(plan).copied().unwrap_or_default()
     }
 
     /// Blocks that requests began, by the names of plan and limit.

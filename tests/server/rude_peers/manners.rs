@@ -13,7 +13,7 @@ use crate::support::frames::{
 use crate::support::history::Random;
 
 /// Those with large requests or answers stand twice.
-pub const METHODS: [&str; 12] = [
+pub const METHODS: [&str; 15] = [
     "/tollgate.v1.RateLimitService/ShouldAllow",
     "/tollgate.v1.RateLimitService/ShouldAllowJoint",
     "/tollgate.v1.RateLimitService/ShouldAllowBatch",
@@ -26,6 +26,9 @@ pub const METHODS: [&str; 12] = [
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/unknown.Service/Method",
+    "/tollgate.v1.RateLimitService/Record",
+    "/tollgate.v1.HoldService/Reserve",
+    "/tollgate.v1.HoldService/Settle",
 ];
 
 /// What every peer of a round does.

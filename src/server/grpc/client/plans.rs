@@ -83,6 +83,9 @@ fn limit_line(limit: &pb::Limit) -> String {
         .as_ref()
         .map_or_else(|| shown(limit.window.map_or(0, us)).to_string(), calendar);
     let own = own.into_iter().flatten().collect::<String>();
+    if limit.algorithm() == pb::Algorithm::Concurrency {
+        return format!("  limit {}: {} holds at once", limit.name, limit.quota);
+    }
     format!(
         "  limit {}: {} in {window} ({}{own})",
         limit.name,

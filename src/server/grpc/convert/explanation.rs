@@ -2,7 +2,8 @@
 
 use crate::grpc::pb;
 use crate::limiter::{CandidateExplanation, Explanation, LimitExplanation};
-use tollgate_core::plan::{Limit, Plan};
+use tollgate_core::algorithm::holds::NoteFigures;
+use tollgate_core::plan::Plan;
 use tollgate_store::{BreakerState, NodeHealth, StoreRegistry};
 
 /// Converts an explanation, with the breakers of this process.
@@ -27,6 +28,17 @@ pub(in crate::grpc) fn explained(
             .applied_override
             .as_deref()
             .map(super::plan_override),
+        holds: explained.holds.as_ref().map(hold_figures),
+    }
+}
+
+fn hold_figures(figures: &NoteFigures) -> pb::HoldFigures {
+    let count = |holds: usize| u32::try_from(holds).unwrap_or(u32::MAX);
+    pb::HoldFigures {
+        open: count(figures.open),
+        units: figures.units,
+        first_end: figures.first_end_us.map(super::duration),
+        known_ids: count(figures.known_ids),
     }
 }
 
@@ -60,21 +72,20 @@ fn candidate_explanation(explained: &CandidateExplanation) -> pb::CandidateExpla
 }
 
 fn limit_explanations(plan: &Plan, explained: &[LimitExplanation]) -> Vec<pb::LimitExplanation> {
-    plan.limits()
-        .iter()
-        .zip(explained)
+    let limits = super::plans::limits(plan).into_iter().zip(explained);
+    limits
         .map(|(limit, explained)| limit_explanation(limit, explained))
         .collect()
 }
 
-fn limit_explanation(limit: &Limit, explained: &LimitExplanation) -> pb::LimitExplanation {
+fn limit_explanation(limit: pb::Limit, explained: &LimitExplanation) -> pb::LimitExplanation {
     let releases = explained.releases.iter();
     let release = |release: &tollgate_core::algorithm::Release| pb::Release {
         units: release.units,
         after: Some(super::duration(release.after_us)),
     };
     pb::LimitExplanation {
-        limit: Some(super::limit(limit)),
+        limit: Some(limit),
         status: Some(super::limit_status(&explained.status)),
         used: explained.used,
         releases: releases.map(release).collect(),

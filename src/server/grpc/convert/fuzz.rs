@@ -54,6 +54,7 @@ fn fuzz_fields_of_requests() {
                 detailed: *detailed,
                 http_headers: *detailed,
                 shard: text(shard),
+                request_id: String::new(),
             });
         });
 }

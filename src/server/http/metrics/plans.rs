@@ -2,7 +2,7 @@
 //! would do.
 
 use crate::http::exposition::{Exposition, Kind};
-use crate::limiter::Totals;
+use crate::limiter::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, Totals};
 use tollgate_core::decision::Outcome;
 use tollgate_core::plan::{Limit, Plan};
 
@@ -13,6 +13,7 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     near_limit(text, totals);
     candidates(text, totals);
     blocks(text, totals);
+    holds(text, totals);
     limits(text, totals);
 }
 
@@ -37,6 +38,31 @@ fn blocks(text: &mut Exposition, totals: &Totals) {
         for limit in limits {
             let begun = totals.blocks(&plan.name, limit.name());
             text.sample(NAME, &labels(plan, limit), begun);
+        }
+    }
+}
+
+/// Only of plans whose holds were used, since most have none.
+fn holds(text: &mut Exposition, totals: &Totals) {
+    const EVENTS: &str = "tollgate_holds_total";
+    const UNITS: &str = "tollgate_hold_units_total";
+    let used = || {
+        let plans = totals.snapshot().plans().iter();
+        let figures = plans.map(|plan| (plan, totals.holds(&plan.name)));
+        figures.filter(|(_, figures)| *figures != HoldFigures::default())
+    };
+    let help = "What became of holds, by plan and event.";
+    text.family(EVENTS, Kind::Counter, help);
+    for (plan, figures) in used() {
+        for (event, count) in HOLD_EVENTS.iter().zip(figures.events) {
+            text.sample(EVENTS, &[("plan", &plan.name), ("event", event)], count);
+        }
+    }
+    let help = "Units that holds gave back, that settles charged beyond them, and that records charged, by plan.";
+    text.family(UNITS, Kind::Counter, help);
+    for (plan, figures) in used() {
+        for (kind, units) in HOLD_UNITS.iter().zip(figures.units) {
+            text.sample(UNITS, &[("plan", &plan.name), ("kind", kind)], units);
         }
     }
 }

@@ -1,0 +1,416 @@
+//! Holds, records, and requests with an id: which plan decides, what the store answers, and what is told where it does not.
+//!
+//! They neither use nor fill the remembered denials: only a store without a network between keeps holds, yet, and it needs none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::admin::within;
+use super::store_call::StoreAnswer;
+use super::uncounted::shadowed;
+use super::{CallerDeadline, Found, Limiter, Refusal};
+use tollgate_core::algorithm::Mode;
+use tollgate_core::algorithm::holds::{
+    HoldCall, HoldEvent, HoldState, HoldVerdict, IfUnknown, SettleOutcome, Settlement,
+};
+use tollgate_core::decision::{Decision, LimitStatus};
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::{Plan, Rule};
+use tollgate_store::{Check, HoldCheck, Store, StoreError};
+
+/// Longest id of a request, in bytes. A UUID takes 36, and two of them with a name fit.
+pub const REQUEST_ID_BYTES_MAX: usize = 64;
+
+/// The id by which a call may be sent again: 1 to [`REQUEST_ID_BYTES_MAX`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(Box<str>);
+
+impl RequestId {
+    /// Checks an id. Errors: a sentence for the caller.
+    pub fn new(id: &str) -> Result<Self, String> {
+        match id.len() {
+            0 => Err(format!(
+                "request_id is empty: send 1 to {REQUEST_ID_BYTES_MAX} bytes that name this call"
+            )),
+            1..=REQUEST_ID_BYTES_MAX => Ok(Self(id.into())),
+            bytes => Err(format!(
+                "request_id has {bytes} bytes: it has at most {REQUEST_ID_BYTES_MAX}"
+            )),
+        }
+    }
+
+    /// An id that a call may leave out; empty is none. Errors: as for [`Self::new`].
+    pub fn optional(id: &str) -> Result<Option<Self>, String> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        Self::new(id).map(Some)
+    }
+}
+
+/// The answer to a reserve, or to a request with an id.
+#[derive(Debug)]
+pub struct Reserved {
+    /// The decision, which tells whether the id was known.
+    pub decision: Decision,
+    /// The plan that decided.
+    pub plan: Arc<Plan>,
+    /// Time to the end of the lease, if a hold is open.
+    pub expires_in_us: Option<u64>,
+}
+
+/// The answer to a settle.
+#[derive(Debug)]
+pub struct SettledHold {
+    /// What was settled.
+    pub settlement: Settlement,
+    /// Where the key stands now: as a peek of cost 1.
+    pub decision: Decision,
+    /// The plan that decided.
+    pub plan: Arc<Plan>,
+    /// Units given back by each limit of the plan, in its order; a concurrency limit gives none.
+    pub returned: Vec<u64>,
+}
+
+/// The answer to a record.
+#[derive(Debug)]
+pub struct Recorded {
+    /// Where the key stands now, as a peek of cost 1. It tells whether the id was known.
+    pub decision: Decision,
+    /// The plan that decided.
+    pub plan: Arc<Plan>,
+}
+
+/// The answer to an extend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extended {
+    /// Whether the hold is open.
+    pub state: HoldState,
+    /// Time to the end of the lease, if it is.
+    pub expires_in_us: Option<u64>,
+}
+
+impl<S: Store> Limiter<S> {
+    /// Charges units, holds them under an id and takes a slot, if all limits of the plan allow it. A lease that is not stated is the
+    /// plan's. Where the store cannot decide, the plan's policy answers, and nothing is held.
+    pub async fn reserve(
+        &self,
+        check: Check<String>,
+        (id, ttl): (RequestId, Option<Duration>),
+        caller: Option<CallerDeadline>,
+    ) -> Result<Reserved, Refusal> {
+        let found = self.find_for_holds(check)?;
+        let plan = &found.check.plan;
+        let ttl_us = plan.holds.lease_us(ttl);
+        // A plan without limits holds nothing, so that it may be switched while calls run.
+        let ttl_us = if counts(plan) { ttl_us? } else { 0 };
+        let cost = found.check.cost.units();
+        let call = HoldCall::Reserve { cost, ttl_us };
+        self.decide_by_id(found, (id, call), caller).await
+    }
+
+    /// Decides a check that may be sent again under this id.
+    pub async fn decide_with_id(
+        &self,
+        check: Check<String>,
+        id: RequestId,
+        caller: Option<CallerDeadline>,
+    ) -> Result<(Decision, Arc<Plan>), Refusal> {
+        let found = self.find_for_holds(check)?;
+        needs_no_reserve(&found.check.plan)?;
+        let cost = found.check.cost.units();
+        let decided = self.decide_by_id(found, (id, HoldCall::Charge { cost }), caller);
+        let Reserved { decision, plan, .. } = decided.await?;
+        Ok((decision, plan))
+    }
+
+    /// Decides checks one after another, of which some have an id. One result each, in the same order.
+    pub async fn decide_in_turn(
+        &self,
+        checks: Vec<(Check<String>, Option<RequestId>)>,
+        caller: Option<CallerDeadline>,
+    ) -> Vec<Result<(Decision, Arc<Plan>), Refusal>> {
+        let mut decisions = Vec::with_capacity(checks.len());
+        for (check, id) in checks {
+            decisions.push(match id {
+                Some(id) => self.decide_with_id(check, id, caller).await,
+                None => self.decide_with_plan(check, caller).await,
+            });
+        }
+        decisions
+    }
+
+    /// Ends a hold with what was used; unset: as many units as were held.
+    pub async fn settle(
+        &self,
+        (key, plan): (Key, String),
+        (id, actual, if_unknown): (RequestId, Option<u64>, IfUnknown),
+        caller: Option<CallerDeadline>,
+    ) -> Result<SettledHold, Refusal> {
+        let found = self.find_for_holds(peek_check(key, plan))?;
+        if !counts(&found.check.plan) {
+            return Ok(nothing_settled(
+                self.without_limits(&found),
+                found.check.plan,
+            ));
+        }
+        let call = HoldCall::Settle { actual, if_unknown };
+        let verdict = self.ask_for_hold(&found, (Some(id), call), caller).await?;
+        let HoldEvent::Settled(settlement) = verdict.event else {
+            return Err(Refusal::not_understood());
+        };
+        let plan = found.check.plan.clone();
+        let decision = self.decision(&found, &verdict.view, Cost::ONE);
+        let mut returned = settlement.returned.to_vec();
+        if let Some(slots) = &plan.concurrency {
+            returned.insert(slots.place().min(returned.len()), 0);
+        }
+        Ok(SettledHold {
+            settlement,
+            decision,
+            plan,
+            returned,
+        })
+    }
+
+    /// Prolongs the lease of an open hold.
+    pub async fn extend(
+        &self,
+        (key, plan): (Key, String),
+        (id, ttl): (RequestId, Option<Duration>),
+        caller: Option<CallerDeadline>,
+    ) -> Result<Extended, Refusal> {
+        let found = self.find_for_holds(peek_check(key, plan))?;
+        if !counts(&found.check.plan) {
+            return Ok(Extended {
+                state: HoldState::Unknown,
+                expires_in_us: None,
+            });
+        }
+        let ttl_us = found.check.plan.holds.lease_us(ttl)?;
+        let call = HoldCall::Extend { ttl_us };
+        match self
+            .ask_for_hold(&found, (Some(id), call), caller)
+            .await?
+            .event
+        {
+            HoldEvent::Extended {
+                state,
+                expires_in_us,
+            } => Ok(Extended {
+                state,
+                expires_in_us,
+            }),
+            _ => Err(Refusal::not_understood()),
+        }
+    }
+
+    /// Charges what has happened, whatever the limits say.
+    pub async fn record(
+        &self,
+        check: Check<String>,
+        id: Option<RequestId>,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Recorded, Refusal> {
+        let found = self.find_for_holds(check)?;
+        let plan = found.check.plan.clone();
+        if !counts(&plan) {
+            let decision = self.without_limits(&found);
+            return Ok(Recorded { decision, plan });
+        }
+        if plan.limits().is_empty() {
+            return Err(Refusal::NothingToRecord(plan.name.clone()));
+        }
+        let cost = found.check.cost.units();
+        let verdict = self.ask_for_hold(&found, (id, HoldCall::Record { cost }), caller);
+        let verdict = verdict.await?;
+        let mut decision = self.decision(&found, &verdict.view, Cost::ONE);
+        decision.is_repeated = matches!(verdict.event, HoldEvent::Repeated { .. });
+        self.common.blocks.record(&plan, &decision);
+        Ok(Recorded { decision, plan })
+    }
+
+    /// What a reserve would meet, under a plan with a concurrency limit. Where the store cannot tell, the plan's policy answers.
+    pub(super) async fn peek_slots(
+        &self,
+        found: &Found,
+        caller: Option<CallerDeadline>,
+    ) -> Result<Decision, Refusal> {
+        if found.check.mode != Mode::Peek {
+            needs_no_reserve(&found.check.plan)?;
+        }
+        let worker_plans = self.worker.worker_plans();
+        let plans = found.counted_in(&worker_plans);
+        if let Some(decision) = self.decide_without_store(plans, &found.check, None) {
+            return Ok(decision);
+        }
+        let cost = found.check.cost;
+        let call = HoldCall::Peek { cost: cost.units() };
+        let deadline = self.store_deadline();
+        let check = hold_check(found, None, call);
+        let answer = within(caller, deadline, self.store.decide_hold(&check, deadline)).await;
+        match answer.map_err(|_| Refusal::CallerDeadline)? {
+            Ok(verdict) => {
+                let mut decision = verdict.view.decision(&found.check.plan, cost);
+                decision = shadowed(&found.check.plan, decision);
+                self.count(plans, &found.check, &mut decision, Duration::ZERO);
+                Ok(decision)
+            }
+            Err(error) => {
+                let answer = StoreAnswer::alone(Err(error));
+                self.decide_by_answer(plans, &found.check, answer, (None, Duration::ZERO))
+            }
+        }
+    }
+
+    /// Finds the plan that decides. Errors: there is none, or the store keeps no holds.
+    fn find_for_holds(&self, check: Check<String>) -> Result<Found, Refusal> {
+        if !self.store.keeps_holds() {
+            return Err(Refusal::HoldsNotKept);
+        }
+        let worker_plans = self.worker.worker_plans();
+        let found = self.find_plan(&worker_plans, check);
+        Ok(found.map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown))?)
+    }
+
+    /// A reserve, or a charge with an id. A store that fails is answered for by the plan's policy.
+    async fn decide_by_id(
+        &self,
+        found: Found,
+        (id, call): (RequestId, HoldCall),
+        caller: Option<CallerDeadline>,
+    ) -> Result<Reserved, Refusal> {
+        let worker_plans = self.worker.worker_plans();
+        let plans = found.counted_in(&worker_plans);
+        let plan = found.check.plan.clone();
+        let without_hold = |decision| Reserved {
+            decision,
+            plan: plan.clone(),
+            expires_in_us: None,
+        };
+        if let Some(decision) = self.decide_without_store(plans, &found.check, None) {
+            return Ok(without_hold(decision));
+        }
+        let verdict = match self.ask_for_hold(&found, (Some(id), call), caller).await {
+            Ok(verdict) => verdict,
+            Err(Refusal::Unconfirmed(error)) => {
+                let answer = StoreAnswer::alone(Err(error));
+                let at = (None, Duration::ZERO);
+                let decided = self.decide_by_answer(plans, &found.check, answer, at);
+                return decided.map(without_hold);
+            }
+            Err(refused) => return Err(refused),
+        };
+        let (expires_in_us, is_repeated) = match verdict.event {
+            HoldEvent::Decided { expires_in_us } => (expires_in_us, false),
+            HoldEvent::Repeated { expires_in_us } => (expires_in_us, true),
+            _ => return Err(Refusal::not_understood()),
+        };
+        let decision = verdict.view.decision(&plan, found.check.cost);
+        let mut decision = shadowed(&plan, decision);
+        decision.is_repeated = is_repeated;
+        self.count(plans, &found.check, &mut decision, Duration::ZERO);
+        Ok(Reserved {
+            decision,
+            plan,
+            expires_in_us,
+        })
+    }
+
+    /// Asks the store. Errors: the id is known for another call, the store did not confirm, or the caller's deadline passed.
+    async fn ask_for_hold(
+        &self,
+        found: &Found,
+        (id, call): (Option<RequestId>, HoldCall),
+        caller: Option<CallerDeadline>,
+    ) -> Result<HoldVerdict, Refusal> {
+        let plan = &found.check.plan;
+        let (check, deadline) = (hold_check(found, id, call), self.store_deadline());
+        let answer = within(caller, deadline, self.store.decide_hold(&check, deadline)).await;
+        let verdict = answer.map_err(|_| Refusal::CallerDeadline)?;
+        let verdict = verdict.map_err(|error| match error {
+            StoreError::Overloaded(_) => Refusal::Overloaded,
+            error => Refusal::Unconfirmed(error),
+        })?;
+        self.common.holds.record(&plan.name, &call, &verdict);
+        match verdict.event {
+            HoldEvent::Refused(known) => Err(Refusal::KnownId(Box::new(known))),
+            _ => Ok(verdict),
+        }
+    }
+
+    /// Where a key stands, as a peek of this cost.
+    fn decision(
+        &self,
+        found: &Found,
+        view: &tollgate_core::algorithm::holds::KeyView,
+        cost: Cost,
+    ) -> Decision {
+        let plan = &found.check.plan;
+        let mut decision = shadowed(plan, view.decision(plan, cost));
+        super::note(found.found_by, plan, &mut decision);
+        decision
+    }
+
+    /// What a plan without limits answers to a peek.
+    fn without_limits(&self, found: &Found) -> Decision {
+        let plan = &found.check.plan;
+        let by_plan = super::without_state(plan, Cost::ONE, Mode::Peek);
+        let mut decision = by_plan.unwrap_or_else(super::fail_open);
+        super::note(found.found_by, plan, &mut decision);
+        decision
+    }
+}
+
+/// Errors: the plan has a concurrency limit, so only a reserve may ask for it.
+pub(super) fn needs_no_reserve(plan: &Plan) -> Result<(), Refusal> {
+    match plan.concurrency {
+        None => Ok(()),
+        Some(_) => Err(Refusal::NeedsReserve(plan.name.clone())),
+    }
+}
+
+fn counts(plan: &Plan) -> bool {
+    matches!(plan.rule, Rule::Limits(_))
+}
+
+fn peek_check(key: Key, plan: String) -> Check<String> {
+    Check {
+        key,
+        plan,
+        cost: Cost::ONE,
+        mode: Mode::Peek,
+    }
+}
+
+fn hold_check(found: &Found, id: Option<RequestId>, call: HoldCall) -> HoldCheck {
+    HoldCheck {
+        key: found.check.key.clone(),
+        plan: found.check.plan.clone(),
+        id: id.map_or_else(Box::default, |RequestId(id)| id),
+        call,
+    }
+}
+
+fn nothing_settled(decision: Decision, plan: Arc<Plan>) -> SettledHold {
+    SettledHold {
+        settlement: Settlement {
+            outcome: SettleOutcome::Unknown,
+            held: 0,
+            actual: 0,
+            returned: smallvec::SmallVec::new(),
+            excess: 0,
+        },
+        decision,
+        plan,
+        returned: Vec::new(),
+    }
+}
+
+impl SettledHold {
+    /// Every limit of the plan: where the key stands in it, and the units that it gave back.
+    pub fn limits(&self) -> impl Iterator<Item = (&LimitStatus, u64)> {
+        let returned = self.returned.iter().copied().chain(std::iter::repeat(0));
+        self.decision.limits().iter().zip(returned)
+    }
+}
