@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use tokio::sync::Notify;
+use tollgate_store::clock::monotonic;
 
 /// Time that a connection may use in each period without a wait, and in each turn, in nanoseconds.
 const ALLOWANCE_NS: u64 = 250_000;
@@ -61,7 +62,7 @@ pub(crate) struct Measured<'a>(&'a Turn);
 impl Default for WorkerTurns {
     fn default() -> Self {
         Self(Arc::new(Shared {
-            origin: Instant::now(),
+            origin: monotonic(),
             is_run: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             period: AtomicU64::new(0),
@@ -112,7 +113,8 @@ impl WorkerTurns {
 impl Shared {
     /// Time since the start of the worker, at least 1.
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_nanos()).map_or(u64::MAX, |now_ns| now_ns.max(1))
+        let passed = monotonic().saturating_duration_since(self.origin);
+        u64::try_from(passed.as_nanos()).map_or(u64::MAX, |now_ns| now_ns.max(1))
     }
 
     fn begin_period(&self, now_ns: u64) {

@@ -71,6 +71,7 @@ mod tests {
             reset_after_us: 1,
             blocked_for_us: 1,
             begins_block: true,
+            first_end_us: 0,
         };
         let statuses = [status].into_iter().collect();
         let denied = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
