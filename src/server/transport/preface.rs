@@ -14,7 +14,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -37,7 +37,7 @@ pub(super) struct PrefacedStream<S, F> {
     socket: S,
     /// The part of the preface that is still to be yielded.
     replay: &'static [u8],
-    /// Returns whether too many calls wait for their first poll; reading then pauses.
+    /// Returns whether too many calls wait for their turn; reading then pauses.
     busy: F,
     /// Present on Unix sockets, where the authority of requests is blanked.
     authority: Option<AuthorityBlank>,
@@ -60,8 +60,7 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> PrefacedStream<S, F> {
     /// Reads the preface. Returns `None` when the peer left or sent anything else. Dropping the future closes the
     /// connection.
     ///
-    /// While `busy` returns true, nothing after the preface is read. The rest is read in the turns of `account`, which is charged for
-    /// what h2 keeps unfinished.
+    /// While `busy` returns true, nothing after the preface is read. `account` is charged for what h2 keeps unfinished.
     pub(super) async fn read_preface(
         mut socket: S,
         account: Arc<Account>,
@@ -147,7 +146,6 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        ready!(self.account.turn().poll_ready(context));
         if self.replay.is_empty() {
             if let Some(block) = &mut self.unfinished_block
                 && block.timeout.as_mut().poll(context).is_ready()
