@@ -52,6 +52,24 @@ pub(super) struct Connection {
     opened: Instant,
     /// Time from `opened` to the last answer, in microseconds.
     answered_us: AtomicU64,
+    /// Calls that wait, except exchanges.
+    waiting: AtomicU64,
+}
+
+/// Counts a call as waiting until it is dropped, also when its caller goes away.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A command to a server, to be answered by `until`.
@@ -137,6 +155,7 @@ impl Connection {
             loads: AtomicU64::new(0),
             opened: monotonic(),
             answered_us: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
         };
         connection
             .load_script(0, task.up_by)
@@ -202,6 +221,8 @@ impl Connection {
             arguments,
             until,
         } = command;
+        let is_exchange = matches!(kind, CommandKind::Exchange(_));
+        let _waiting = (!is_exchange).then(|| Waiting::new(&self.waiting));
         let deadline = until.saturating_duration_since(monotonic());
         loop {
             let loads = self.loads.load(Ordering::Acquire);
@@ -277,13 +298,17 @@ impl Connection {
 
     /// Waits until a ping fails, and returns the error. It is sent when nothing has been answered for [`PING_EVERY`]. A device on the
     /// way may have dropped the connection, which shows only when something is sent. A ping should find this before a decision does.
-    /// Calls that the breaker does not count would never find it, so it is pinged also while they wait.
+    /// A call that waits is told by its own deadline, which the breaker counts. Exchanges are not counted, so it is pinged beside them.
     pub(super) async fn lost_while_quiet(&self, deadline: Duration) -> StoreError {
         loop {
             let answered = Duration::from_micros(self.answered_us.load(Ordering::Relaxed));
             let due = self.opened + answered + PING_EVERY;
             if monotonic() < due {
                 tokio::time::sleep_until(due.into()).await;
+                continue;
+            }
+            if self.waiting.load(Ordering::Relaxed) > 0 {
+                sleep(PING_EVERY).await;
                 continue;
             }
             let time_limit = deadline.max(PING_MAX);

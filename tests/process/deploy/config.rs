@@ -60,9 +60,12 @@ fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 #[test]
 fn the_chart_takes_every_field_of_the_config() {
     let of_sidecar = everything();
-    // Of these, a config has either.
-    let with_subjects = |field: &String| !["check.key", "check.plan"].contains(&field.as_str());
-    let without_subjects = |field: &String| !field.starts_with("check.subjects");
+    // Of these, a config has either. Nor can it have Redis and holds.
+    let of_holds = |field: &String| field.starts_with("plans.NAME.holds");
+    let with_subjects =
+        |field: &String| !of_holds(field) && !["check.key", "check.plan"].contains(&field.as_str());
+    let without_subjects =
+        |field: &String| !of_holds(field) && !field.starts_with("check.subjects");
     let known = |has: &dyn Fn(&String) -> bool| {
         known_fields()
             .into_iter()
@@ -98,6 +101,20 @@ fn the_chart_takes_every_field_of_the_config() {
             format!("{:?}", load(&config))
         );
     }
+    let with_holds = "
+store: { url: \"memory:\" }
+plans:
+  jobs: { limits: [ { quota: 5, algorithm: concurrency } ], holds: { ttl: 30s, max_ttl: 10m, on_expiry: release, remember: 5m, max_open: 9, max_ids: 99 } }
+";
+    let more = "fleet: { enabled: false }\nconfig:";
+    let text = render(&format!("{more}{}", indented(with_holds))).unwrap();
+    checked(&text).unwrap();
+    let rendered = config_of(&text);
+    assert!(fields_of(&rendered).is_superset(&known(&of_holds)));
+    assert_eq!(
+        format!("{:?}", load(&rendered).plans),
+        format!("{:?}", load(with_holds).plans)
+    );
 }
 
 /// What the chart makes of other values stays, but for what the config says.

@@ -61,21 +61,21 @@ async fn admin_is_served_and_listed_only_on_its_own_listener() {
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
-    let with = |service: &str| {
-        [
+    let with = |served: &[&str]| {
+        let common = [
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
-            service,
-        ]
-        .map(str::to_owned)
+        ];
+        let all = common.iter().chain(served);
+        all.map(|name| (*name).to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(
         services(main.clone()).await,
-        with("tollgate.v1.RateLimitService")
+        with(&["tollgate.v1.HoldService", "tollgate.v1.RateLimitService"])
     );
     assert_eq!(
         services(admin.clone()).await,
-        with("tollgate.v1.AdminService")
+        with(&["tollgate.v1.AdminService"])
     );
     for symbol in ["tollgate.v1.AdminService", "tollgate.v1.ResetRequest"] {
         assert!(
