@@ -15,6 +15,7 @@ pub(crate) mod pool;
 mod preface;
 pub(crate) mod send;
 mod socket;
+pub(crate) mod turns;
 mod worker_handles;
 
 use std::io;

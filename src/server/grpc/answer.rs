@@ -212,15 +212,16 @@ pub(super) fn spawn<H: RequestHandler + 'static>(
 
 /// Runs a call to its end. Dropping the future resets its stream, unless all was sent.
 async fn run<H: RequestHandler>(mut call: CallFuture<H>, mut respond: SendResponse<Chunk<Held>>) {
-    let inbound = call.inbound.take();
+    let (inbound, account) = (call.inbound.take(), call.calls.account().clone());
     let read = |context: &mut Context<'_>| inbound.iter().for_each(|inbound| inbound.read(context));
-    let response = poll_fn(|context| match call.poll_response(context) {
-        Poll::Ready(response) => Poll::Ready(Some(response)),
-        Poll::Pending => {
-            read(context);
-            // Ready when the peer has reset the stream, or the connection has ended.
-            respond.poll_reset(context).map(|_| None)
+    let response = poll_fn(|context| {
+        let _measured = account.turn().measure();
+        if let Poll::Ready(response) = call.poll_response(context) {
+            return Poll::Ready(Some(response));
         }
+        read(context);
+        // Ready when the peer has reset the stream, or the connection has ended.
+        respond.poll_reset(context).map(|_| None)
     });
     let Some(response) = response.await else {
         return;
@@ -231,6 +232,7 @@ async fn run<H: RequestHandler>(mut call: CallFuture<H>, mut respond: SendRespon
         return;
     };
     poll_fn(|context| {
+        let _measured = account.turn().measure();
         let sent = sending.poll(context);
         if sent.is_pending() {
             read(context);

@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker};
 use super::receive::SMALL_BYTES_MAX;
 use crate::transport::Usage;
 use crate::transport::account::{Account, Charge, KEPT_MAX, WorkerAccount, may_take};
+use crate::transport::turns::WorkerTurns;
 
 /// Most calls for one decision that a worker holds at once. It is twice what may wait for Redis, which answers within
 /// `store.deadline`: 8,192 calls of 25 ms each are 300,000 a second.
@@ -142,11 +143,11 @@ impl WorkerCalls {
 
 impl CallLimits {
     /// Limits without any call. `refused` counts the calls that get no permit.
-    pub(super) fn new(refused: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(refused: Arc<AtomicU64>, turns: WorkerTurns) -> Self {
         Self(Rc::new(WorkerCalls {
             used: Occupancy::default(),
             unfinished: Occupancy::default(),
-            account: WorkerAccount::default(),
+            account: WorkerAccount::new(turns),
             waiting: Default::default(),
             holding_bytes: RefCell::default(),
             unpolled: Cell::default(),
@@ -401,7 +402,7 @@ mod tests {
     fn connections_that_take_all_they_can_leave_permits_for_one_that_holds_none() {
         for kind in KINDS {
             for hogs in [1, 2, 7, 32, 100] {
-                let calls = CallLimits::new(Arc::default());
+                let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
                 let hogs: Vec<_> = (0..hogs)
                     .map(|_| calls.connection(Arc::default()))
                     .collect();
@@ -440,7 +441,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_permits_of_its_own_and_refused_calls_are_counted() {
-        let calls = CallLimits::new(Arc::default());
+        let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
         let connections: Vec<_> = (0..10_000)
             .map(|_| calls.connection(Arc::default()))
             .collect();
@@ -463,7 +464,7 @@ mod tests {
     #[test]
     fn calls_that_wait_for_their_request_are_evicted_the_oldest_first() {
         for kind in [Kind::Decision, Kind::Large, Kind::Check, Kind::Watch] {
-            let calls = CallLimits::new(Arc::default());
+            let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
             let hogs: Vec<_> = (0..500).map(|_| calls.connection(Arc::default())).collect();
             // Each connection takes all it can.
             let unfinished: Vec<_> = hogs
@@ -497,7 +498,7 @@ mod tests {
 
     #[test]
     fn bytes_of_incomplete_messages_are_given_to_other_calls() {
-        let calls = CallLimits::new(Arc::default());
+        let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
         let hogs: Vec<_> = (0..100).map(|_| calls.connection(Arc::default())).collect();
         let begin = |hog: &Rc<ConnectionCallLimits>| {
             Some(hog.wait(hog.permit(Kind::Large)?, Some(reserve(hog, 1 << 20)?)))
@@ -523,7 +524,7 @@ mod tests {
 
     #[test]
     fn bytes_are_taken_from_calls_of_any_kind_and_only_from_calls_that_hold_some() {
-        let calls = CallLimits::new(Arc::default());
+        let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
         let hogs = [
             calls.connection(Arc::default()),
             calls.connection(Arc::default()),
@@ -557,7 +558,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_keeps_little_gets_a_permit_though_others_keep_all_there_may_be() {
-        let calls = CallLimits::new(Arc::default());
+        let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
         let (hog, newcomer) = (
             calls.connection(Arc::default()),
             calls.connection(Arc::default()),
@@ -574,7 +575,7 @@ mod tests {
 
     #[test]
     fn calls_that_came_and_went_are_forgotten() {
-        let calls = CallLimits::new(Arc::default());
+        let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
         let connection = calls.connection(Arc::default());
         let begin = || {
             connection.wait(

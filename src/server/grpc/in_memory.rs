@@ -12,6 +12,7 @@ use super::calls::CallLimits;
 use super::drain::DrainSignal;
 use super::services::{OtherRoutes, Services};
 use crate::transport::connection::H2Connection;
+use crate::transport::turns::WorkerTurns;
 use crate::transport::{Usage, pool};
 
 /// Serves as a worker does, with all limits of calls. Left out is what needs a socket: its preface, its age, and its place
@@ -39,18 +40,24 @@ impl InMemoryServer {
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         service: T,
     ) {
-        let limits = CallLimits::new(Arc::default());
+        let limits = CallLimits::new(Arc::default(), WorkerTurns::default());
         let calls = limits.connection(Arc::<Usage>::default());
+        let account = calls.account().clone();
         let (_draining, drain) = watch::channel(false);
         let services = Rc::new(Services::new(service, self.other_routes.clone(), limits));
         let service = services.for_connection(calls, DrainSignal(drain));
-        let ended =
-            match H2Connection::open(stream, pool::streams(0), pool::window(1), Arc::default())
-                .await
-            {
-                Ok(mut connection) => connection.run(&service).await,
-                Err(error) => Err(error),
-            };
+        let ended = match H2Connection::open(
+            stream,
+            account,
+            pool::streams(0),
+            pool::window(1),
+            Arc::default(),
+        )
+        .await
+        {
+            Ok(mut connection) => connection.run(&service).await,
+            Err(error) => Err(error),
+        };
         if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }

@@ -411,6 +411,7 @@ impl InboundBody {
 
     fn poll_data(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
         let mut inbound = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ready!(inbound.charge.account().turn().poll_ready(context));
         if !inbound.arrived.is_empty() {
             return Poll::Ready(Some(Ok(inbound.take(Self::PIECE_BYTES))));
         }

@@ -25,6 +25,7 @@ use crate::transport::connection::{self, ConnectionOptions};
 use crate::transport::pool::{
     AcceptedConnection, CONNECTIONS_MAX, Connections, QueuedConnection, WorkerInbox, WorkerPool,
 };
+use crate::transport::turns::WorkerTurns;
 use crate::transport::{Drained, WorkerHandles};
 
 /// Longest time that open calls and connections may delay the end of the process. A lame duck of at most 3 s comes before it.
@@ -222,7 +223,8 @@ impl Worker {
             mut others,
         } = self;
         // Sends fail when their receiver is gone: another worker has failed before, or the server is gone.
-        let runtime = match runtime() {
+        let turns = WorkerTurns::default();
+        let runtime = match runtime(turns.clone()) {
             Ok(runtime) => runtime,
             Err(error) => return drop(ready.send(Err(error.into()))),
         };
@@ -230,8 +232,9 @@ impl Worker {
             match make().await {
                 Ok(service) => {
                     let _ = ready.send(Ok(Handle::current()));
+                    tokio::task::spawn_local(turns.clone().run());
                     let drained = serve(
-                        Services::new(service, other_routes, CallLimits::new(refused)),
+                        Services::new(service, other_routes, CallLimits::new(refused, turns)),
                         connections,
                     )
                     .await;
@@ -246,9 +249,10 @@ impl Worker {
     }
 }
 
-fn runtime() -> io::Result<LocalRuntime> {
+fn runtime(turns: WorkerTurns) -> io::Result<LocalRuntime> {
     Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(move || turns.idle())
         .build_local(LocalOptions::default())
 }
 

@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 
+use super::turns::{Turn, WorkerTurns};
+
 /// Most bytes that a worker keeps for all its peers: as many calls as it holds, and besides some of the largest batches, with what
 /// deciding and answering them takes.
 pub(crate) const KEPT_MAX: usize = 40 << 20;
@@ -45,11 +47,13 @@ struct WorkerSum {
     waiting: Mutex<Vec<Waker>>,
     /// Whether `waiting` has any, so that bytes are given back without a lock.
     is_waited_for: AtomicBool,
+    turns: WorkerTurns,
 }
 
 /// The account of a connection.
 pub(crate) struct Account {
     worker: Arc<WorkerSum>,
+    turn: Arc<Turn>,
     kept: AtomicUsize,
     /// Counts pieces of answers that its peer took.
     taken: AtomicUsize,
@@ -64,10 +68,19 @@ pub(crate) struct Charge {
 }
 
 impl WorkerAccount {
+    /// The account of a worker whose connections have these turns.
+    pub(crate) fn new(turns: WorkerTurns) -> Self {
+        Self(Arc::new(WorkerSum {
+            turns,
+            ..WorkerSum::default()
+        }))
+    }
+
     /// Opens an account for a connection.
     pub(crate) fn open(&self) -> Arc<Account> {
         let account = Arc::new(Account {
             worker: self.0.clone(),
+            turn: self.0.turns.open(),
             kept: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
@@ -124,6 +137,11 @@ impl WorkerSum {
 }
 
 impl Account {
+    /// What the connection has used of its worker's time.
+    pub(crate) fn turn(&self) -> &Arc<Turn> {
+        &self.turn
+    }
+
     /// Bytes kept for this connection.
     pub(crate) fn kept(&self) -> usize {
         self.kept.load(Ordering::Relaxed)
@@ -235,6 +253,11 @@ impl Account {
 }
 
 impl Charge {
+    /// The account that counts it.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// Counts this many bytes instead.
     pub(crate) fn resize(&mut self, bytes: usize) {
         match bytes.checked_sub(self.bytes) {

@@ -149,14 +149,14 @@ async fn open<H, F: Fn() -> bool + Unpin>(
     let opening = async {
         let socket = Socket::open(accepted, Protocol::H2).await?;
         let has_host = !socket.is_unix();
-        let prefaced = PrefacedStream::read_preface(socket, account, busy).await?;
+        let prefaced = PrefacedStream::read_preface(socket, account.clone(), busy).await?;
         let prefaced = if has_host {
             prefaced
         } else {
             prefaced.without_authority()
         };
         let heard = prefaced.heard();
-        H2Connection::open(prefaced, streams, window, heard)
+        H2Connection::open(prefaced, account, streams, window, heard)
             .await
             .ok()
     };
@@ -166,6 +166,7 @@ async fn open<H, F: Fn() -> bool + Unpin>(
 /// An HTTP/2 connection that takes calls.
 pub(crate) struct H2Connection<T, H> {
     connection: Connection<T, Chunk<H>>,
+    account: Arc<Account>,
     keepalive: KeepAlive,
 }
 
@@ -173,6 +174,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
     /// Exchanges settings over `stream`, which sets `heard` whenever bytes have come.
     pub(crate) async fn open(
         stream: T,
+        account: Arc<Account>,
         streams: u32,
         window: u32,
         heard: Arc<AtomicBool>,
@@ -190,6 +192,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
         let keepalive = KeepAlive::new(connection.ping_pong(), heard);
         Ok(Self {
             connection,
+            account,
             keepalive,
         })
     }
@@ -204,6 +207,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, H> H2Connection<T, H> {
         calls: &impl CallStarter<H>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), h2::Error>> {
+        let _measured = self.account.turn().measure();
         if self.keepalive.poll(context).is_ready() {
             return Poll::Ready(Ok(()));
         }

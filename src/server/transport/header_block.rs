@@ -45,6 +45,16 @@ impl HeaderBlockWatch {
         self.is_open
     }
 
+    /// The bytes that come next and belong to the open block for certain: the rest of a frame, or of its head. At least 1 while
+    /// a block is open.
+    pub(super) fn bytes_to_read(&self) -> usize {
+        if self.head_read < FRAME_HEAD_BYTES {
+            FRAME_HEAD_BYTES - self.head_read
+        } else {
+            self.left
+        }
+    }
+
     fn begin_frame(&mut self) {
         let [high, middle, low, kind, ..] = self.head;
         self.left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);

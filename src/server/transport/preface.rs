@@ -37,7 +37,7 @@ pub(super) struct PrefacedStream<S, F> {
     socket: S,
     /// The part of the preface that is still to be yielded.
     replay: &'static [u8],
-    /// Returns whether too many calls wait for their turn; reading then pauses.
+    /// Returns whether too many calls wait for their first poll; reading then pauses.
     busy: F,
     /// Present on Unix sockets, where the authority of requests is blanked.
     authority: Option<AuthorityBlank>,
@@ -60,7 +60,8 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> PrefacedStream<S, F> {
     /// Reads the preface. Returns `None` when the peer left or sent anything else. Dropping the future closes the
     /// connection.
     ///
-    /// While `busy` returns true, nothing after the preface is read. `account` is charged for what h2 keeps unfinished.
+    /// While `busy` returns true, nothing after the preface is read. The rest is read in the turns of `account`, which is charged for
+    /// what h2 keeps unfinished.
     pub(super) async fn read_preface(
         mut socket: S,
         account: Arc<Account>,
@@ -146,6 +147,10 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let has_turn = self.account.turn().poll_ready(context).is_ready();
+        if !has_turn && self.unfinished_block.is_none() {
+            return Poll::Pending;
+        }
         if self.replay.is_empty() {
             if let Some(block) = &mut self.unfinished_block
                 && block.timeout.as_mut().poll(context).is_ready()
@@ -157,7 +162,13 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream
                 return Poll::Pending;
             }
             let before = into.filled().len();
-            let read = Pin::new(&mut self.socket).poll_read(context, into);
+            // A block that has begun is read to its end, without a wait and no further: it is charged for while it is unfinished.
+            let read = if has_turn {
+                Pin::new(&mut self.socket).poll_read(context, into)
+            } else {
+                let bytes = self.header_blocks.bytes_to_read();
+                poll_read_piece(&mut self.socket, context, into, bytes)
+            };
             self.watch(&mut into.filled_mut()[before..]);
             return read;
         }
@@ -168,6 +179,21 @@ impl<S: AsyncRead + Unpin, F: Fn() -> bool + Unpin> AsyncRead for PrefacedStream
         self.replay = later;
         Poll::Ready(Ok(()))
     }
+}
+
+/// Reads at most this number of bytes.
+fn poll_read_piece(
+    socket: &mut (impl AsyncRead + Unpin),
+    context: &mut Context<'_>,
+    into: &mut ReadBuf<'_>,
+    bytes: usize,
+) -> Poll<io::Result<()>> {
+    let bytes = bytes.min(into.remaining());
+    let mut piece = ReadBuf::new(into.initialize_unfilled_to(bytes));
+    let read = Pin::new(socket).poll_read(context, &mut piece);
+    let read_bytes = piece.filled().len();
+    into.advance(read_bytes);
+    read
 }
 
 impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for PrefacedStream<S, F> {
