@@ -8,7 +8,8 @@
 //! leave permits to those that use few.
 //!
 //! A call whose request is incomplete keeps its permit only until another call of its kind needs it, and its bytes until any call
-//! needs them. The call that has waited longest, or has held bytes longest, is evicted first.
+//! needs them. The call that has waited longest, or has held bytes longest, is evicted first. One of a connection that is light beside
+//! the one that needs room is spared.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -47,6 +48,9 @@ const HOLDERS_MAX: usize = KEPT_MAX / SMALL_BYTES_MAX;
 /// Most calls that were read and not yet polled, give or take one turn of reading. Without the limit, all that clients send
 /// at once would become calls in memory.
 const UNPOLLED_MAX: usize = 1024;
+/// Most calls that are spared because their connections are light beside the one that needs room. If more wait for their requests,
+/// these are hardly the calls of somebody who is about to send the rest.
+const SPARED_MAX: usize = 64;
 
 /// Kinds of calls, by the resources that they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,24 +125,39 @@ impl WorkerCalls {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Evicts the oldest of `waiting`. Returns whether there was one.
-    fn evict(&self, waiting: &RefCell<VecDeque<Weak<Unfinished>>>) -> bool {
-        loop {
-            let Some(oldest) = waiting.borrow_mut().pop_front() else {
-                return false;
-            };
-            let Some(oldest) = oldest.upgrade() else {
-                continue;
-            };
-            if let Some(granted) = oldest.release() {
-                drop(granted);
-                oldest.is_evicted.set(true);
-                self.count_refused();
-                oldest.waker.take().into_iter().for_each(Waker::wake);
-                return true;
+    /// Evicts the oldest of `waiting`, but spares those of connections that are light beside the one that asks, unless they are many.
+    /// Returns whether there was one.
+    fn evict(&self, waiting: &RefCell<VecDeque<Weak<Unfinished>>>, asking: &Account) -> bool {
+        let Some(evicted) = next_to_evict(&mut waiting.borrow_mut(), asking) else {
+            return false;
+        };
+        drop(evicted.release());
+        evicted.is_evicted.set(true);
+        self.count_refused();
+        evicted.waker.take().into_iter().for_each(Waker::wake);
+        true
+    }
+}
+
+/// Removes the next call to evict from the list, and those before it that no longer wait.
+fn next_to_evict(
+    waiting: &mut VecDeque<Weak<Unfinished>>,
+    asking: &Account,
+) -> Option<Rc<Unfinished>> {
+    let mut spared = 0;
+    while spared < SPARED_MAX {
+        match waiting.get(spared)?.upgrade() {
+            Some(call) if call.is_waiting() => {
+                if !call.calls.account.is_light_beside(asking) {
+                    waiting.remove(spared);
+                    return Some(call);
+                }
+                spared += 1;
             }
+            _ => drop(waiting.remove(spared)),
         }
     }
+    waiting.pop_front()?.upgrade()
 }
 
 impl CallLimits {
@@ -204,7 +223,11 @@ impl ConnectionCallLimits {
             mine.get() == 0 && free + unfinished > 0 || may_take(free + unfinished, mine.get(), 1);
         let must_evict = free == 0
             || Kind::NEED_ROOM.contains(&kind) && !self.account.has_room_for_call(kind.bytes());
-        if !may_have || (must_evict && !self.worker.evict(&self.worker.waiting[kind as usize])) {
+        let evict = || {
+            self.worker
+                .evict(&self.worker.waiting[kind as usize], &self.account)
+        };
+        if !may_have || (must_evict && !evict()) {
             self.worker.count_refused();
             return None;
         }
@@ -226,10 +249,10 @@ impl ConnectionCallLimits {
         let evictable =
             unfinished.bytes.get() + Kind::NEED_ROOM.into_iter().map(taken).sum::<usize>();
         let evict = || {
-            worker.evict(&worker.holding_bytes)
+            worker.evict(&worker.holding_bytes, &self.account)
                 || Kind::NEED_ROOM
                     .iter()
-                    .any(|kind| worker.evict(&worker.waiting[*kind as usize]))
+                    .any(|kind| worker.evict(&worker.waiting[*kind as usize], &self.account))
         };
         self.account.poll_reserve(bytes, evictable, evict, context)
     }
@@ -300,6 +323,13 @@ impl Unfinished {
             .bytes
             .set(unfinished.bytes.get() - self.bytes.take());
         Some(granted)
+    }
+
+    fn is_waiting(&self) -> bool {
+        let granted = self.granted.take();
+        let is_waiting = granted.is_some();
+        self.granted.set(granted);
+        is_waiting
     }
 
     /// Whether the call was evicted. `waker` is woken when that happens later.
@@ -481,19 +511,41 @@ mod tests {
                 .filter_map(|_| newcomer.permit(kind))
                 .collect();
             assert_eq!(permits.len(), kind.calls_max() / 3, "{kind:?}");
-            let left = unfinished
-                .iter()
-                .position(|call| !call.is_evicted.get())
-                .unwrap();
-            assert!(
-                unfinished[left..].iter().all(|call| !call.is_evicted.get())
-                    && left >= permits.len()
-            );
+            let evicted = unfinished.iter().filter(|call| call.is_evicted.get());
+            assert!(evicted.count() >= permits.len(), "{kind:?}");
+            // Of each connection, the oldest go.
+            for of_one in unfinished.chunk_by(|a, b| Rc::ptr_eq(&a.calls, &b.calls)) {
+                assert!(of_one.is_sorted_by_key(|call| !call.is_evicted.get()));
+            }
             drop((permits, unfinished));
             for used in [&calls.0.used, &calls.0.unfinished] {
                 assert!(used.calls.iter().all(|calls| calls.get() == 0));
             }
         }
+    }
+
+    #[test]
+    fn a_call_of_a_light_connection_is_not_evicted_for_a_heavy_one() {
+        let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
+        let (polite, hog) = (
+            calls.connection(Arc::default()),
+            calls.connection(Arc::default()),
+        );
+        let waiting = polite.wait(polite.permit(Kind::Decision).unwrap(), None);
+        let answers = hog.account().charge(KEPT_MAX - CALL_BYTES);
+        assert!(hog.permit(Kind::Decision).is_none() && !waiting.is_evicted.get());
+        drop(answers);
+        let own = hog.wait(hog.permit(Kind::Decision).unwrap(), None);
+        let mut _answers = hog.account().charge(hog.account().free());
+        let _permit = hog.permit(Kind::Decision).unwrap();
+        assert!(own.is_evicted.get() && !waiting.is_evicted.get());
+        // If many wait, the oldest goes all the same.
+        let many: Vec<_> = (1..SPARED_MAX)
+            .map(|_| calls.connection(Arc::default()))
+            .map(|light| light.wait(light.permit(Kind::Decision).unwrap(), None))
+            .collect();
+        assert!(hog.permit(Kind::Decision).is_some());
+        assert!(waiting.is_evicted.get() && !many[0].is_evicted.get());
     }
 
     #[test]

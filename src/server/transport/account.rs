@@ -152,6 +152,11 @@ impl Account {
         bytes <= self.free() || self.kept() <= FIRST_BYTES
     }
 
+    /// Whether little is kept for this connection, and less than for `other`.
+    pub(crate) fn is_light_beside(&self, other: &Self) -> bool {
+        self.kept() <= FIRST_BYTES && self.kept() < other.kept()
+    }
+
     /// Bytes that the worker may still keep. What a closing connection keeps is there until its task has run.
     pub(crate) fn free(&self) -> usize {
         KEPT_MAX.saturating_sub(self.worker.kept.load(Ordering::Relaxed))
