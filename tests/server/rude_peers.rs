@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use self::manners::{Call, Head, METHODS, Manners, Reads, call, extra};
+use self::manners::{Call, Head, METHODS, Manners, Reads};
 use crate::support::frames::Raw;
 use crate::support::history::Random;
 use crate::support::server::{PATIENCE, Server, channel_to, decide, memory_kb};
@@ -124,24 +124,15 @@ fn http2(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> 
     ];
     let Raw(mut stream) = Raw::connect(address, &settings);
     stream.set_nonblocking(true).unwrap();
-    let (mut next, mut bursts) = (1, 0);
+    let mut number = 0;
     while Instant::now() < until {
-        let mut bytes = Vec::new();
-        if bursts < manners.bursts {
-            bursts += 1;
-            for index in 0..manners.burst {
-                bytes.extend(call(
-                    &manners.calls[index as usize % manners.calls.len()],
-                    next,
-                ));
-                next += 2;
-            }
-        }
-        manners
-            .extras
-            .iter()
-            .for_each(|more| bytes.extend(extra(*more, next - 2)));
-        if !exchange(&mut stream, &bytes, manners.reads, until) {
+        // A burst may have 100 MiB. If each peer made its own, the caller beside would wait for the memory of its own process.
+        let bytes = match number {
+            0 => manners.first_burst.get_or_init(|| manners.burst(0).into()),
+            _ => &manners.burst(number).into(),
+        };
+        number += 1;
+        if !exchange(&mut stream, bytes, manners.reads, until) {
             return None;
         }
         std::thread::sleep(manners.pause);
@@ -173,7 +164,7 @@ fn http1(manners: &Manners, address: &str, until: Instant) -> Option<TcpStream> 
         let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{fields}{end}");
         if !exchange(
             &mut stream,
-            request.repeat(manners.burst as usize).as_bytes(),
+            request.repeat(manners.calls_at_once as usize).as_bytes(),
             manners.reads,
             until,
         ) {

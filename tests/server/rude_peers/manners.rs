@@ -1,6 +1,6 @@
 //! What the peers of a round do, made up from a seed, and the frames of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prost::Message;
@@ -43,11 +43,13 @@ pub struct Manners {
     pub reads: Reads,
     pub calls: Vec<Call>,
     /// Calls that are made together, and how often: as many may be open as a connection may have, or far too many.
-    pub burst: u32,
+    pub calls_at_once: u32,
     pub bursts: u32,
     pub pause: Duration,
     /// Further frames between the bursts.
     pub extras: Vec<Extra>,
+    /// The frames of the first burst, made once for all peers.
+    pub first_burst: Arc<OnceLock<Box<[u8]>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -115,7 +117,7 @@ impl std::fmt::Display for Manners {
             self.window,
             self.reads,
             self.bursts,
-            self.burst,
+            self.calls_at_once,
             self.pause,
             self.extras,
             calls.join("; ")
@@ -134,10 +136,11 @@ impl Manners {
             table: 4096,
             reads: Reads::Nothing,
             calls,
-            burst,
+            calls_at_once: burst,
             bursts: 1,
             pause: Duration::from_millis(100),
             extras: Vec::new(),
+            first_burst: Arc::default(),
         }
     }
 
@@ -169,12 +172,29 @@ impl Manners {
             table: *random.pick(&[0, 4096, 1 << 20]),
             reads: *random.pick(&[Reads::Nothing, Reads::Little, Reads::Everything]),
             calls,
-            burst: *random.pick(&[2, 32, 250, 250, 250]),
+            calls_at_once: *random.pick(&[2, 32, 250, 250, 250]),
             bursts: *random.pick(&[1, 1, 1, 8, u32::MAX]),
             pause: Duration::from_millis(*random.pick(&[1, 20, 200])),
             // Garbage ends the connection, so it is rare.
             extras: (0..random.below(3)).map(|_| *random.pick(extras)).collect(),
+            first_burst: Arc::default(),
         }
+    }
+
+    /// The frames of a burst, the first of which has number 0. When all bursts were made, the further frames alone.
+    pub fn burst(&self, number: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut next = 1 + 2 * self.calls_at_once * number.min(self.bursts);
+        if number < self.bursts {
+            for index in 0..self.calls_at_once {
+                let call = &self.calls[index as usize % self.calls.len()];
+                bytes.extend(frames(call, next));
+                next += 2;
+            }
+        }
+        let further = self.extras.iter().map(|further| extra(*further, next - 2));
+        bytes.extend(further.flatten());
+        bytes
     }
 }
 
@@ -372,7 +392,7 @@ pub fn head(call: &Call, stream: u32) -> Vec<u8> {
         .collect()
 }
 
-pub fn call(call: &Call, stream: u32) -> Vec<u8> {
+fn frames(call: &Call, stream: u32) -> Vec<u8> {
     let mut bytes = head(call, stream);
     if !matches!(call.head, Head::Unended(_)) {
         let pieces = call
@@ -400,7 +420,7 @@ pub fn call(call: &Call, stream: u32) -> Vec<u8> {
     bytes
 }
 
-pub fn extra(extra: Extra, stream: u32) -> Vec<u8> {
+fn extra(extra: Extra, stream: u32) -> Vec<u8> {
     match extra {
         Extra::Ping => frame(PING, 0, 0, &[7; 8]),
         Extra::Settings => frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]),
