@@ -312,7 +312,7 @@ fn plans(case: &str) -> PlanSet {
         Limit::new("limit", quota, WINDOW, algorithm)
             .expect("these numbers are within their bounds")
     };
-    let limits = |quota, algorithm| Rule::Limits(vec![limit(quota, algorithm)]);
+    let limits = |quota, algorithm| Rule::limits([limit(quota, algorithm)]);
     let plan = |(name, rule): (&str, Rule)| Plan::new(name, rule);
     let by_key = vec![EntryPattern::parse("token_bucket").expect("a name is a pattern")];
     let rule = DescriptorRule {
@@ -340,9 +340,9 @@ fn plans(case: &str) -> PlanSet {
     let own = [
         ("overridden", bucket()),
         ("beside_overrides", bucket()),
-        ("idle_block", Rule::Limits(vec![blocks])),
+        ("idle_block", Rule::limits([blocks])),
         ("fixed_window", limits(QUOTA, by_clock)),
-        ("calendar", Rule::Limits(vec![calendar])),
+        ("calendar", Rule::limits([calendar])),
     ];
     let own = own.into_iter().filter(|(name, _)| *name == case);
     let alone = [

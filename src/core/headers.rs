@@ -117,7 +117,7 @@ fn list<T>(items: &[T], write: impl Fn(&mut String, usize, &T)) -> String {
 /// The policies of the rate limits, and in its place among them that of the concurrency limit, `"name";q=5;qu="concurrent-requests"`.
 /// Names hold no comma.
 fn with_slots(policies: String, plan: &Plan) -> String {
-    let Some(slots) = &plan.concurrency else {
+    let Some(slots) = plan.concurrency() else {
         return policies;
     };
     let mut of_slots = String::with_capacity(ITEM_BYTES);
@@ -191,7 +191,7 @@ mod tests {
         let limits = limits.iter().map(|(name, quota, window, algorithm)| {
             Limit::new(*name, *quota, *window, *algorithm).unwrap()
         });
-        Plan::new("p", Rule::Limits(limits.collect()))
+        Plan::new("p", Rule::limits(limits))
     }
 
     fn status(

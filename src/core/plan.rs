@@ -93,9 +93,7 @@ pub struct Plan {
     /// Limits to try out: decided beside this plan's for each charge, counted apart, and never enforced. It has limits and no
     /// candidate of its own; see [`Self::as_candidate_of`]. Default: none.
     pub candidate: Option<Arc<Plan>>,
-    /// How many holds of a key may be open at once, if the plan limits that. It has none where it is unlimited or blocked. Default: none.
-    pub concurrency: Option<Concurrency>,
-    /// How its holds behave. Default: those of [`HoldTerms`].
+    /// How its holds behave, and how many of a key may be open at once. Default: those of [`HoldTerms`].
     pub holds: Arc<HoldTerms>,
 }
 
@@ -111,8 +109,7 @@ impl Plan {
             shadow: false,
             on_store_failure: OnStoreFailure::Local,
             candidate: None,
-            concurrency: None,
-            holds: Arc::default(),
+            holds: HoldTerms::default().share(),
         }
     }
 
@@ -138,7 +135,14 @@ pub enum Rule {
     Blocked,
     /// A request passes when each of these limits allows it, at most [`LIMITS_MAX`]. Each limit has another fingerprint. There is at
     /// least one, unless the plan has a concurrency limit.
-    Limits(Vec<Limit>),
+    Limits(Box<[Limit]>),
+}
+
+impl Rule {
+    /// Asks all of these limits.
+    pub fn limits(limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self::Limits(limits.into_iter().collect())
+    }
 }
 
 /// The policy of a plan for when the store cannot decide.
@@ -183,6 +187,12 @@ impl Plan {
         self.limits().iter().any(|limit| limit.block_us() > 0)
     }
 
+    /// The limit of holds of a key that are open at once, if the plan has one.
+    #[inline]
+    pub fn concurrency(&self) -> Option<&Concurrency> {
+        self.holds.concurrency.as_ref()
+    }
+
     /// Whether a hold whose lease ends gives its units back.
     #[inline]
     pub fn releases_holds(&self) -> bool {
@@ -200,9 +210,7 @@ impl Plan {
     /// The same plan with each limit reduced to one replica's share, `ceil(quota / replicas)`, and without its candidate.
     pub fn share(&self, replicas: u64) -> Self {
         let rule = match &self.rule {
-            Rule::Limits(limits) => {
-                Rule::Limits(limits.iter().map(|limit| limit.share(replicas)).collect())
-            }
+            Rule::Limits(limits) => Rule::limits(limits.iter().map(|limit| limit.share(replicas))),
             other => other.clone(),
         };
         Self {

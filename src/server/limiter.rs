@@ -297,7 +297,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, Refusal> {
         let found = found.as_ref().map_err(Clone::clone)?;
         let (plans, check) = (found.counted_in(&worker_plans), &found.check);
-        if check.plan.concurrency.is_some() {
+        if check.plan.concurrency().is_some() {
             return Box::pin(self.peek_slots(found, caller)).await;
         }
         let started_at = self.call_start();
@@ -348,7 +348,7 @@ impl<S: Store> Limiter<S> {
         for (index, request) in requests.into_iter().enumerate() {
             decisions.push(match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
-                Ok(found) if found.check.plan.concurrency.is_some() => {
+                Ok(found) if found.check.plan.concurrency().is_some() => {
                     Err(Refusal::NeedsReserve(found.check.plan.name.clone()))
                 }
                 Ok(found) => {

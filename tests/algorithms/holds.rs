@@ -111,12 +111,12 @@ fn plans(random: &mut Random, algorithms: &[Algorithm]) -> Vec<Arc<Plan>> {
             remember: Duration::from_millis(2_500),
             max_open: 3,
             max_ids: 1_000,
+            concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
         };
         Arc::new(Plan {
             counts_as: "group".into(),
-            concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
             holds: holds.into(),
-            ..Plan::new(name, Rule::Limits(limits.clone()))
+            ..Plan::new(name, Rule::limits(limits.iter().cloned()))
         })
     };
     vec![
@@ -183,11 +183,11 @@ impl History {
         }
         let open = self.world.open(self.now_us);
         let mut ends: Vec<u64> = open
-            .filter(|note| note.plan.concurrency.is_some())
+            .filter(|note| note.plan.concurrency().is_some())
             .map(|note| note.expires_us - self.now_us)
             .collect();
         ends.sort_unstable();
-        let (Some(slots), Some(limit)) = (verdict.view.slots, &self.plan.concurrency) else {
+        let (Some(slots), Some(limit)) = (verdict.view.slots, self.plan.concurrency()) else {
             return;
         };
         let (first, last) = (ends.first().unwrap_or(&0), ends.last().unwrap_or(&0));

@@ -251,11 +251,11 @@ fn plans(random: &mut Random, algorithms: &[Algorithm]) -> PlanSet {
         let first = random.below(algorithms.len() as u64) as usize;
         let chosen =
             (0..count as usize).map(|index| algorithms[(first + index) % algorithms.len()]);
-        let limits = chosen.map(|algorithm| limit(random, algorithm)).collect();
+        let limits: Vec<_> = chosen.map(|algorithm| limit(random, algorithm)).collect();
         made.push(Plan {
             counts_as: format!("group{}", number % 4).into(),
             shadow: random.below(6) == 0,
-            ..Plan::new(format!("plan{number}"), Rule::Limits(limits))
+            ..Plan::new(format!("plan{number}"), Rule::limits(limits))
         });
     }
     made.into_iter().collect()

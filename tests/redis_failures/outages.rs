@@ -228,7 +228,7 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
         (BreakerState::Closed, 0, 0)
     );
     let limit = Limit::new("all", 10, Duration::from_secs(3600), Algorithm::SlidingLog).unwrap();
-    let plan = Plan::new("plan", Rule::Limits(vec![limit]));
+    let plan = Plan::new("plan", Rule::limits([limit]));
     let ask = Check {
         key: Key::new("k").unwrap(),
         plan: Arc::new(plan),

@@ -29,13 +29,13 @@ fn plan(name: &str, limits: &[Limit], slots: Option<u64>, releases: bool) -> Arc
         release_on_expiry: releases,
         remember: Duration::from_secs(3),
         max_open: 6,
+        concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
         ..HoldTerms::default()
     };
     Arc::new(Plan {
         counts_as: "group".into(),
-        concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
         holds: holds.into(),
-        ..Plan::new(name, Rule::Limits(limits.to_vec()))
+        ..Plan::new(name, Rule::limits(limits.iter().cloned()))
     })
 }
 
@@ -169,7 +169,7 @@ fn the_embedded_store_answers_as_the_maths_alone() {
             now_us += random.below(S / 3);
             clock.set(now_us);
             let plan = random.pick(&plans);
-            if random.below(5) == 0 && plan.concurrency.is_none() {
+            if random.below(5) == 0 && plan.concurrency().is_none() {
                 let mode = *random.pick(&[Mode::Charge, Mode::Charge, Mode::Refund]);
                 let check = check(plan, "key", (1 + random.below(3), mode));
                 let expected = alone.decide(&check, now_us);

@@ -391,7 +391,7 @@ async fn fault_92_what_was_charged_is_undone_also_when_the_caller_goes_away() {
     let named = |name: &str, quota| {
         Arc::new(Plan {
             counts_as: name.into(),
-            ..Plan::new("plan", Rule::Limits(vec![limit(quota, MONTH, LOG)]))
+            ..Plan::new("plan", Rule::limits([limit(quota, MONTH, LOG)]))
         })
     };
     let (first, last) = (named("a", 1_000), named("z", 1));
@@ -514,7 +514,7 @@ async fn fault_90_a_killed_replica_leaves_the_units_of_its_calls_until_their_win
     let limits = vec![limit(100_000, Duration::from_secs(3), LOG)];
     let org = Arc::new(Plan {
         counts_as: "a".into(),
-        ..Plan::new("org", Rule::Limits(limits))
+        ..Plan::new("org", Rule::limits(limits))
     });
     let used = async || {
         let mut used = 0;

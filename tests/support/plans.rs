@@ -38,7 +38,7 @@ pub fn limit(quota: u64, window: Duration, algorithm: Algorithm) -> Limit {
 pub fn plan(limits: Vec<Limit>) -> Arc<Plan> {
     Arc::new(Plan {
         counts_as: "group".into(),
-        ..Plan::new("plan", Rule::Limits(limits))
+        ..Plan::new("plan", Rule::limits(limits))
     })
 }
 

@@ -454,7 +454,7 @@ impl KeyCall<'_> {
     }
 
     fn slots(&self) -> Option<Slots> {
-        let quota = usize::try_from(self.plan.concurrency.as_ref()?.quota()).unwrap_or(usize::MAX);
+        let quota = usize::try_from(self.plan.concurrency()?.quota()).unwrap_or(usize::MAX);
         let holds = self.key.notes.holds.iter();
         let taken = holds.filter(|hold| hold.takes_slot() && hold.is_open(self.now_us));
         let mut ends: Vec<u64> = taken.map(|hold| hold.expires_us - self.now_us).collect();

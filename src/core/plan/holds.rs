@@ -1,6 +1,6 @@
 //! What a plan says of holds: how long they last, what their end gives back, and how many may be open at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::duration::Shown;
@@ -29,6 +29,8 @@ pub struct HoldTerms {
     pub max_open: u32,
     /// Ids of a key that are known for certain, beside those of open holds: 1 to [`IDS_MAX`]. Default: 1,000.
     pub max_ids: u32,
+    /// The limit of holds that are open at once, if there is one. There is none where the plan is unlimited or blocked. Default: none.
+    pub concurrency: Option<Concurrency>,
 }
 
 impl Default for HoldTerms {
@@ -40,11 +42,22 @@ impl Default for HoldTerms {
             remember: Duration::from_secs(600),
             max_open: 256,
             max_ids: 1_000,
+            concurrency: None,
         }
     }
 }
 
 impl HoldTerms {
+    /// The terms, for plans to refer to: one object for all plans that say nothing of holds.
+    pub fn share(self) -> Arc<Self> {
+        static USUAL: LazyLock<Arc<HoldTerms>> = LazyLock::new(Arc::default);
+        if self == **USUAL {
+            USUAL.clone()
+        } else {
+            self.into()
+        }
+    }
+
     /// The length of a lease in microseconds: as asked for, or the plan's own. Errors: it is out of range.
     pub fn lease_us(&self, asked: Option<Duration>) -> Result<u64, LeaseError> {
         let lease = asked.unwrap_or(self.ttl);

@@ -246,7 +246,7 @@ fn with_quotas(plan: &Plan, quotas: &[LimitQuota]) -> Result<Plan, OverrideError
         limits[place] = quota.applied_to(&limits[place], &field)?;
     }
     Ok(Plan {
-        rule: Rule::Limits(limits),
+        rule: Rule::limits(limits),
         ..plan.clone()
     })
 }

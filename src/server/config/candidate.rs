@@ -35,10 +35,10 @@ impl Candidate {
             return None;
         }
         let problem = match (plans.get(self.live.as_str())?, plans.get(self.name.as_str())?) {
-            (live, _) if live.concurrency.is_some() => {
+            (live, _) if live.concurrency().is_some() => {
                 format!("cannot be: plan {} has a concurrency limit, which needs Reserve", self.live)
             }
-            (_, plan) if plan.concurrency.is_some() => needs_reserve(&self.name),
+            (_, plan) if plan.concurrency().is_some() => needs_reserve(&self.name),
             (live, _) if live.limits().is_empty() => {
                 "needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned()
             }

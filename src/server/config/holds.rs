@@ -98,6 +98,7 @@ pub(super) fn terms(
         remember: remember?,
         max_open: max_open?,
         max_ids: max_ids?,
+        ..default
     };
     (errors.len() == errors_before).then_some(terms)
 }

@@ -92,7 +92,7 @@ fn check_plans(
         .flatten()
         .map(|plan| (plan.name.clone(), plan))
         .collect();
-    let with_slots = plans.values().filter(|plan| plan.concurrency.is_some());
+    let with_slots = plans.values().filter(|plan| plan.concurrency().is_some());
     names.with_slots = with_slots.map(|plan| plan.name.clone()).collect();
     count_shared_limits(&mut plans, errors);
     let found: Vec<_> = candidates
@@ -187,8 +187,11 @@ fn plan(
         counts_as,
         shadow: shadow?,
         on_store_failure,
-        concurrency,
-        holds: terms?.into(),
+        holds: HoldTerms {
+            concurrency,
+            ..terms?
+        }
+        .share(),
         ..Plan::new(name, rule)
     })
 }
@@ -202,7 +205,7 @@ fn rule(
     let problem = match rules {
         (false, false, Some(limits)) => {
             let PlanLimits { rates, slots } = limits?;
-            return Some((Rule::Limits(rates), slots));
+            return Some((Rule::limits(rates), slots));
         }
         (true, false, None) => return Some((Rule::Unlimited, None)),
         (false, true, None) => return Some((Rule::Blocked, None)),

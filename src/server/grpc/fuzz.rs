@@ -199,7 +199,7 @@ pub(super) fn service() -> Service<MemoryStore> {
         },
     );
     let plans: PlanSet = [
-        Plan::new("p", Rule::Limits(vec![limit.unwrap()])),
+        Plan::new("p", Rule::limits([limit.unwrap()])),
         Plan::new("unlimited", Rule::Unlimited),
     ]
     .into_iter()

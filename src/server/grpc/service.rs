@@ -391,7 +391,7 @@ mod tests {
             let window = Duration::from_secs(seconds);
             Limit::new(seconds.to_string(), 1, window, Algorithm::SlidingLog).unwrap()
         };
-        let plan = Plan::new("p", Rule::Limits((1..=8).map(limit).collect()));
+        let plan = Plan::new("p", Rule::limits((1..=8).map(limit)));
         let settings = Settings {
             deadline: Duration::from_secs(1),
             expected_replicas: 1,

@@ -301,7 +301,7 @@ mod tests {
             anchor: Anchor::Clock,
         };
         let limit = |name: &str| Limit::new(name, 10, Duration::from_secs(60), algorithm).unwrap();
-        let plan = Plan::new("p", Rule::Limits(vec![limit("a"), limit("b")]));
+        let plan = Plan::new("p", Rule::limits([limit("a"), limit("b")]));
         let status = |name: &str, retry_after_us| LimitStatus {
             name: name.into(),
             limit: 10,

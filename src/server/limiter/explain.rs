@@ -147,7 +147,7 @@ impl<S: Store> Limiter<S> {
         StoreError,
     > {
         let limits = self.explain_limits(check, verdict, deadline).await;
-        if check.plan.concurrency.is_some() {
+        if check.plan.concurrency().is_some() {
             let (next, limits) = self.explain_slots(check, limits, deadline).await?;
             return Ok((next, limits, None));
         }
@@ -326,7 +326,7 @@ fn find<'a>(
 fn peek_at(check: &Check, limit: usize, cost: u64) -> Option<Check> {
     let limit: Limit = check.plan.limits().get(limit)?.clone();
     let plan = Arc::new(Plan {
-        rule: Rule::Limits(vec![limit]),
+        rule: Rule::limits([limit]),
         ..Plan::clone(&check.plan)
     });
     Some(Check {

@@ -162,7 +162,7 @@ impl<S: Store> Limiter<S> {
         let plan = found.check.plan.clone();
         let decision = self.decision(&found, &verdict.view, Cost::ONE);
         let mut returned = settlement.returned.to_vec();
-        if let Some(slots) = &plan.concurrency {
+        if let Some(slots) = plan.concurrency() {
             returned.insert(slots.place().min(returned.len()), 0);
         }
         Ok(SettledHold {
@@ -364,7 +364,7 @@ impl<S: Store> Limiter<S> {
 
 /// Errors: the plan has a concurrency limit, so only a reserve may ask for it.
 pub(super) fn needs_no_reserve(plan: &Plan) -> Result<(), Refusal> {
-    match plan.concurrency {
+    match plan.concurrency() {
         None => Ok(()),
         Some(_) => Err(Refusal::NeedsReserve(plan.name.clone())),
     }

@@ -34,7 +34,7 @@ pub(super) fn plan(name: &str, quota: u64) -> Plan {
         anchor: Anchor::Clock,
     };
     let limit = Limit::new("minute", quota, Duration::from_secs(60), fixed).unwrap();
-    Plan::new(name, Rule::Limits(vec![limit]))
+    Plan::new(name, Rule::limits([limit]))
 }
 
 pub(super) fn plans() -> PlanSet {
@@ -628,7 +628,7 @@ fn remote(deny_cache_entries: usize) -> (Limiter<Remote>, Arc<ManualClock>) {
         )
         .unwrap();
         Plan {
-            rule: Rule::Limits(vec![limit]),
+            rule: Rule::limits([limit]),
             shadow,
             counts_as: "bucket".into(),
             ..plan(name, 1)

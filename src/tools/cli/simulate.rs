@@ -243,7 +243,7 @@ fn setup(
 /// The plan of a config that decides for this name.
 fn plan_of(config: &str, plans: &PlanSet, name: &str) -> Result<Arc<Plan>, String> {
     if let Some((_, plan)) = plans.find_if_any(name).or_else(|| plans.default_plan()) {
-        if plan.concurrency.is_some() {
+        if plan.concurrency().is_some() {
             return Err(format!(
                 "{config}: plan {name} has a concurrency limit, and a log has no durations; leave the plan out"
             ));

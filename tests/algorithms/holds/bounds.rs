@@ -4,10 +4,14 @@ use super::*;
 use tollgate::algorithm::holds::{KnownCall, KnownId};
 
 fn plan_of(limits: Vec<Limit>, slots: Option<u64>, holds: HoldTerms) -> Arc<Plan> {
+    let concurrency = slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap());
     Arc::new(Plan {
-        concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
-        holds: holds.into(),
-        ..Plan::new("plan", Rule::Limits(limits))
+        holds: HoldTerms {
+            concurrency,
+            ..holds
+        }
+        .into(),
+        ..Plan::new("plan", Rule::limits(limits))
     })
 }
 

@@ -27,7 +27,7 @@ fn check(seed: u64) -> (u64, u64) {
         limit.emission_us(),
         Subject::new(std::slice::from_ref(&limit)),
     );
-    let plan = Arc::new(Plan::new("plan", Rule::Limits(vec![limit])));
+    let plan = Arc::new(Plan::new("plan", Rule::limits([limit])));
     let (mut now_us, mut known) = (START_US, AllKnowing::default());
     let mut open: Vec<(String, usize, u64)> = Vec::new();
     let (mut given, mut possible) = (0, 0);

@@ -271,10 +271,9 @@ impl World {
     pub fn has_slot(&self, plan: &Plan, now_us: u64) -> bool {
         let taken = self
             .open(now_us)
-            .filter(|note| note.plan.concurrency.is_some());
+            .filter(|note| note.plan.concurrency().is_some());
         let taken = taken.count();
-        plan.concurrency
-            .as_ref()
+        plan.concurrency()
             .is_none_or(|slots| taken < slots.quota() as usize)
     }
 

@@ -30,7 +30,7 @@ impl KeyView {
     /// The standing in each limit of the plan, in the order of the config.
     pub fn statuses(&self, plan: &Plan, cost: Cost) -> SmallVec<[LimitStatus; 2]> {
         let mut rows = self.verdict.statuses(plan.limits(), cost);
-        if let (Some(slots), Some(limit)) = (self.slots, &plan.concurrency) {
+        if let (Some(slots), Some(limit)) = (self.slots, plan.concurrency()) {
             let row = slots.status(limit, self.verdict.fits);
             rows.insert(limit.place().min(rows.len()), row);
         }

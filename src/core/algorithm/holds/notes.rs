@@ -84,7 +84,7 @@ impl Hold {
     }
 
     pub(super) fn takes_slot(&self) -> bool {
-        self.plan.concurrency.is_some()
+        self.plan.concurrency().is_some()
     }
 
     /// Until when its id is known if nobody settles it. A hold whose end gives units back stays as long as they may count.

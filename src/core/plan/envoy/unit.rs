@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::{
-    Algorithm, CalendarUnit, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule, SharedLimits,
-};
+use crate::plan::{Algorithm, CalendarUnit, Limit, OnStoreFailure, PRECISION_DEFAULT, Plan, Rule};
 
 /// A unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,17 +121,14 @@ impl LimitOverride {
             self.unit.window(),
             sliding,
         );
+        let name = plan.map_or_else(|| Self::NAME.into(), |plan| plan.name.clone());
+        // Only a quota of 0 is refused.
+        let rule = limit.map_or(Rule::Blocked, |limit| Rule::limits([limit]));
         Plan {
-            name: plan.map_or_else(|| Self::NAME.into(), |plan| plan.name.clone()),
             counts_as: group_beside(group, self.unit),
-            shared: SharedLimits::default(),
-            // Only a quota of 0 is refused.
-            rule: limit.map_or(Rule::Blocked, |limit| Rule::Limits(vec![limit])),
             shadow: plan.is_some_and(|plan| plan.shadow),
             on_store_failure: plan.map_or(OnStoreFailure::default(), |plan| plan.on_store_failure),
-            candidate: None,
-            concurrency: None,
-            holds: Arc::default(),
+            ..Plan::new(name, rule)
         }
     }
 }

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{OverrideEffect, OverrideError, OverrideSource, OverrideSubject, PlanOverride};
-use crate::plan::{Plan, PlanSet};
+use crate::plan::{OVERRIDE_KEYS_MAX, Plan, PlanSet};
 
 /// The overrides in force. It never changes: another set of plans or of overrides makes another table.
 #[derive(Debug, Default)]
@@ -45,14 +45,19 @@ struct OfPlan {
 #[derive(Debug, Default)]
 struct Keys {
     all: Vec<AppliedOverride>,
-    places: HashTable<usize>,
+    places: HashTable<Place>,
 }
+
+/// An index among the overrides of one plan. A short number, since a table has free places for up to as many more.
+type Place = u16;
+
+const _: () = assert!(OverrideSource::ALL.len() * OVERRIDE_KEYS_MAX <= Place::MAX as usize);
 
 #[derive(Debug)]
 struct Prefix {
     applied: AppliedOverride,
     /// Index of the longest other prefix that this one begins with.
-    parent: Option<usize>,
+    parent: Option<Place>,
 }
 
 impl OverrideTable {
@@ -107,24 +112,32 @@ impl AppliedOverride {
 
 impl Keys {
     fn get(&self, key: &str) -> Option<&AppliedOverride> {
-        let is_same = |place: &usize| self.all[*place].text() == key;
+        let is_same = |place: &Place| self.at(*place).text() == key;
         let place = self.places.find(xxh3_64(key.as_bytes()), is_same)?;
-        Some(&self.all[*place])
+        Some(self.at(*place))
     }
 
-    /// Adds an override, unless there is one of its key.
+    fn at(&self, place: Place) -> &AppliedOverride {
+        &self.all[usize::from(place)]
+    }
+
+    /// Adds an override, unless there is one of its key. There are never more than places.
     fn add(&mut self, applied: AppliedOverride) {
+        let Ok(place) = Place::try_from(self.all.len()) else {
+            return;
+        };
         if self.get(applied.text()).is_none() {
             let hash = applied.hash();
             self.all.push(applied);
-            let rehash = |place: &usize| self.all[*place].hash();
-            self.places.insert_unique(hash, self.all.len() - 1, rehash);
+            let rehash = |place: &Place| self.all[usize::from(*place)].hash();
+            self.places.insert_unique(hash, place, rehash);
         }
     }
 
     fn shrink_to_fit(&mut self) {
         self.all.shrink_to_fit();
-        self.places.shrink_to_fit(|place| self.all[*place].hash());
+        self.places
+            .shrink_to_fit(|place| self.all[usize::from(*place)].hash());
     }
 }
 
@@ -146,7 +159,7 @@ impl OfPlan {
             if prefix.text().len() <= common {
                 return Some(&prefix.applied);
             }
-            index = prefix.parent?;
+            index = usize::from(prefix.parent?);
         }
     }
 }
@@ -216,9 +229,9 @@ fn link(prefixes: &mut Vec<Prefix>) {
     // A stable sort, so that the first of equal ones stays first.
     prefixes.sort_by(|a, b| a.text().as_bytes().cmp(b.text().as_bytes()));
     prefixes.dedup_by(|later, first| later.text() == first.text());
-    for index in 1..prefixes.len() {
-        let mut parent = Some(index - 1);
-        while let Some(other) = parent {
+    for (index, before) in (1..prefixes.len()).zip(0..) {
+        let mut parent = Some(before);
+        while let Some(other) = parent.map(usize::from) {
             if prefixes[index].text().starts_with(prefixes[other].text()) {
                 break;
             }

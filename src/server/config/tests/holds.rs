@@ -14,7 +14,7 @@ fn a_plan_has_the_terms_that_it_says_and_defaults_else() {
     let load_plan = |text: &str| load(&with(text)).unwrap().plans.get("p").unwrap().clone();
     let plan = load_plan(RATE);
     assert_eq!(plan.holds.ttl, Duration::from_secs(60));
-    assert!(plan.concurrency.is_none() && !plan.releases_holds());
+    assert!(plan.concurrency().is_none() && !plan.releases_holds());
     let own = "holds: { ttl: 20m, on_expiry: release, remember: 1h, max_ids: 7 }";
     let plan = load_plan(&format!("{RATE}, {own}"));
     assert_eq!(plan.holds.max_ttl, Duration::from_secs(1_200));
@@ -22,7 +22,7 @@ fn a_plan_has_the_terms_that_it_says_and_defaults_else() {
     assert!(plan.releases_holds());
     let many = "limits: [ { quota: 9, window: 1m }, { quota: 300, algorithm: concurrency } ]";
     let plan = load_plan(many);
-    let slots = plan.concurrency.as_ref().unwrap();
+    let slots = plan.concurrency().unwrap();
     assert_eq!(
         (&**slots.name(), slots.quota(), slots.place()),
         ("concurrency", 300, 1)

@@ -32,7 +32,7 @@ pub(in crate::grpc) fn plan(plan: &Plan) -> pb::Plan {
 /// All limits of a plan, in the order of the config.
 pub(super) fn limits(plan: &Plan) -> Vec<pb::Limit> {
     let mut limits: Vec<_> = plan.limits().iter().map(limit).collect();
-    if let Some(slots) = &plan.concurrency {
+    if let Some(slots) = plan.concurrency() {
         limits.insert(slots.place().min(limits.len()), holds::concurrency(slots));
     }
     limits

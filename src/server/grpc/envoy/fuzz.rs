@@ -42,8 +42,8 @@ fn plans() -> PlanSet {
         limit("b", 20, window),
     ];
     let rules = [
-        ("few", Rule::Limits(few)),
-        ("two", Rule::Limits(two)),
+        ("few", Rule::limits(few)),
+        ("two", Rule::limits(two)),
         ("all", Rule::Unlimited),
         ("none", Rule::Blocked),
     ];

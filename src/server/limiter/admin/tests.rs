@@ -393,7 +393,7 @@ async fn a_reset_names_the_windows_of_the_logs_of_all_plans_that_count_as_one() 
     };
     let with = |name, seconds: &[u64]| Plan {
         counts_as: "one".into(),
-        rule: Rule::Limits(seconds.iter().map(|seconds| log(*seconds)).collect()),
+        rule: Rule::limits(seconds.iter().map(|seconds| log(*seconds))),
         ..plan(name, 5)
     };
     let (tried, other) = (

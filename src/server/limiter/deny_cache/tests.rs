@@ -27,10 +27,7 @@ fn plan_of(quota: u64, limits: &[(Algorithm, u64)]) -> Arc<Plan> {
         };
         Limit::new("limit", quota, Duration::from_millis(*window_ms), algorithm).unwrap()
     };
-    Arc::new(Plan::new(
-        "plan",
-        Rule::Limits(limits.iter().map(limit).collect()),
-    ))
+    Arc::new(Plan::new("plan", Rule::limits(limits.iter().map(limit))))
 }
 
 fn check(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {

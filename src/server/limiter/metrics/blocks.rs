@@ -55,7 +55,7 @@ mod tests {
 
     fn plan(limit: &str) -> Plan {
         let limit = Limit::new(limit, 1, Duration::from_secs(1), Algorithm::SlidingCounter);
-        Plan::new("p", Rule::Limits(vec![limit.unwrap()]))
+        Plan::new("p", Rule::limits([limit.unwrap()]))
     }
 
     #[test]

@@ -289,7 +289,7 @@ impl Call {
                 anchor: Anchor::Clock,
             },
         );
-        let rule = Rule::Limits(limit.into_iter().collect());
+        let rule = Rule::limits(limit);
         let plan = Arc::new(Plan {
             on_store_failure: OnStoreFailure::Allow,
             ..Plan::new("probe", rule)

@@ -258,7 +258,7 @@ fn searching(name: usize) -> ScriptRequest {
     let mut request = request(&name.to_string(), LONG);
     let limit = Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap();
     request.plan = Arc::new(Plan {
-        rule: Rule::Limits(vec![limit]),
+        rule: Rule::limits([limit]),
         ..(*request.plan).clone()
     });
     request

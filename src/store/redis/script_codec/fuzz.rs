@@ -11,7 +11,7 @@ use crate::fuzz::fuzz;
 use crate::redis::batcher::call::{ScriptRequest, WORK_MAX};
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, OnStoreFailure, Plan, Rule, Zone};
+use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, Plan, Rule, Zone};
 
 fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| {
@@ -21,18 +21,7 @@ fn plan(algorithms: &[Algorithm]) -> Arc<Plan> {
 }
 
 fn plan_of(limits: Vec<Limit>) -> Arc<Plan> {
-    let (rule, name) = (Rule::Limits(limits), Arc::from("plan"));
-    Arc::new(Plan {
-        shared: tollgate_core::plan::SharedLimits::default(),
-        counts_as: Arc::clone(&name),
-        name,
-        rule,
-        shadow: false,
-        on_store_failure: OnStoreFailure::Local,
-        candidate: None,
-        concurrency: None,
-        holds: Arc::default(),
-    })
+    Arc::new(Plan::new("plan", Rule::limits(limits)))
 }
 
 /// A call of requests for every kind of state, alone and together.

@@ -114,7 +114,7 @@ fn month(starts: u8) -> Limit {
 
 fn any_plan() -> impl Strategy<Value = Arc<Plan>> {
     proptest::collection::vec(any_limit(), 1..9)
-        .prop_map(|limits| Arc::new(Plan::new("plan", Rule::Limits(limits))))
+        .prop_map(|limits| Arc::new(Plan::new("plan", Rule::limits(limits))))
 }
 
 fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)> {
@@ -225,7 +225,7 @@ proptest! {
 
 fn plan_of(algorithm: Algorithm, window_ms: u64) -> Arc<Plan> {
     let limit = Limit::new("limit", 5, Duration::from_millis(window_ms), algorithm).unwrap();
-    Arc::new(Plan::new("plan", Rule::Limits(vec![limit])))
+    Arc::new(Plan::new("plan", Rule::limits([limit])))
 }
 
 fn filled(plans: &[Arc<Plan>], name: impl Fn(usize) -> usize) -> usize {
@@ -291,7 +291,7 @@ fn what_does_not_fit_its_bytes_is_refused() {
     ));
     let limits = vec![plan.limits()[0].clone(); 256];
     let plan = Arc::new(Plan {
-        rule: Rule::Limits(limits),
+        rule: Rule::limits(limits),
         ..(*plan).clone()
     });
     assert!(matches!(packed(&plan, 1), Err(StoreError::Refused(_))));
@@ -311,10 +311,7 @@ fn plan_of_two() -> Arc<Plan> {
             anchor: Anchor::Clock,
         },
     );
-    Arc::new(Plan::new(
-        "plan",
-        Rule::Limits(vec![bucket, counter, fixed]),
-    ))
+    Arc::new(Plan::new("plan", Rule::limits([bucket, counter, fixed])))
 }
 
 fn joint_call(purpose: Purpose, mode: Mode) -> Call {
@@ -373,7 +370,7 @@ const DAY_US: u64 = 86_400_000_000;
 
 #[test]
 fn a_calendar_limit_is_packed_with_the_windows_around_the_store_s_time_or_those_seen_last() {
-    let plan = Arc::new(Plan::new("plan", Rule::Limits(vec![month(1)])));
+    let plan = Arc::new(Plan::new("plan", Rule::limits([month(1)])));
     let mut call = Call::for_request(ScriptRequest::named(
         "n".to_owned(),
         plan.clone(),

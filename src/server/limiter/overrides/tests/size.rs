@@ -7,7 +7,7 @@ use allocation_counter::measure;
 type EffectOf = fn(u64) -> OverrideEffect;
 
 /// Most that as many as can be set at runtime may take.
-const BYTES_MAX: i64 = 5 << 20;
+const BYTES_MAX: i64 = 4 << 20;
 
 /// As many records as a set may have, of usual lengths. Keys have 20 bytes, as identifiers do.
 fn records(effect: impl Fn(u64) -> OverrideEffect) -> Vec<OverrideRecord> {

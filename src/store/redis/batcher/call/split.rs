@@ -95,7 +95,7 @@ mod tests {
         let limits = [Algorithm::SlidingCounter, Algorithm::SlidingLog]
             .map(|of| Limit::new("l", 1, Duration::from_secs(1), of).unwrap());
         let (plan, mut call) = (
-            Arc::new(Plan::new("p", Rule::Limits(limits.into()))),
+            Arc::new(Plan::new("p", Rule::limits(limits))),
             Call::new(names.len(), WORK_MAX),
         );
         for name in names {

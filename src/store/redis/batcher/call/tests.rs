@@ -7,9 +7,7 @@ use super::*;
 use crate::clock::monotonic;
 use tollgate_core::algorithm::{Reading, State, Verdict, decide};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{
-    Anchor, Calendar, CalendarUnit, LimitFingerprint, OnStoreFailure, Rule, Zone,
-};
+use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, LimitFingerprint, Rule, Zone};
 
 /// Number of histories with a few requests for few names, and of those that fill a call to its bounds.
 const HISTORIES: u64 = 1_000_000;
@@ -111,15 +109,8 @@ fn plans() -> Vec<Arc<Plan>> {
     };
     let of = |limits| {
         Arc::new(Plan {
-            shared: tollgate_core::plan::SharedLimits::default(),
-            name: "plan".into(),
             counts_as: "group".into(),
-            rule: Rule::Limits(limits),
-            shadow: false,
-            on_store_failure: OnStoreFailure::Local,
-            candidate: None,
-            concurrency: None,
-            holds: Arc::default(),
+            ..Plan::new("plan", Rule::limits(limits))
         })
     };
     vec![

@@ -12,7 +12,7 @@ use crate::redis::batcher::Answer;
 use crate::redis::batcher::call::{REQUESTS_MAX, SEARCH_WORK, WORK_MAX};
 use crate::redis::batcher::caller::Caller;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
 
 /// Identifies a request: the job that it came with, and its place in the job. It is the request's cost, which a queue ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,17 +80,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn plan(limits: Vec<Limit>) -> Arc<Plan> {
-    let rule = Rule::Limits(limits);
     Arc::new(Plan {
-        shared: tollgate_core::plan::SharedLimits::default(),
-        name: "p".into(),
         counts_as: "g".into(),
-        rule,
-        shadow: false,
-        on_store_failure: OnStoreFailure::Allow,
-        candidate: None,
-        concurrency: None,
-        holds: Arc::default(),
+        ..Plan::new("p", Rule::limits(limits))
     })
 }
 

@@ -14,7 +14,7 @@ use crate::redis::batcher::Answer;
 use crate::redis::batcher::call::WORK_MAX;
 use crate::redis::batcher::caller::Caller;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Plan, Rule};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -44,20 +44,9 @@ fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
     let limits = number
         .is_multiple_of(3)
         .then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
-    let (rule, on_store_failure) = (
-        Rule::Limits(limits.into_iter().collect()),
-        OnStoreFailure::Allow,
-    );
     let plan = Arc::new(Plan {
-        name: "p".into(),
         counts_as: "g".into(),
-        shared: tollgate_core::plan::SharedLimits::default(),
-        rule,
-        shadow: false,
-        on_store_failure,
-        candidate: None,
-        concurrency: None,
-        holds: Arc::default(),
+        ..Plan::new("p", Rule::limits(limits))
     });
     ScriptRequest::named(name.to_owned(), plan, number, Mode::Charge, until)
 }
