@@ -14,7 +14,9 @@ pub use calendar::{
     Calendar, CalendarUnit, Edges, MONTH_STARTS_MAX, WEEKDAYS, ZONE_DATABASE, Zone,
 };
 pub use fingerprint::{COMMON_WINDOWS_MS, LimitFingerprint, RecordKind};
-pub use holds::{Concurrency, HoldTerms, IDS_MAX, LEASE_MAX, LEASE_MIN, LeaseError, OPEN_MAX};
+pub use holds::{
+    Concurrency, HoldTerms, IDS_MAX, LEASE_MAX, LEASE_MIN, LeaseError, OPEN_MAX, check_used,
+};
 pub use limit::{
     Algorithm, Anchor, BLOCK_MAX, BLOCK_MIN, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT,
     PRECISION_MAX, PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,

@@ -6,11 +6,14 @@
 //!
 //! Only this module and those below it name axum. Only `convert` knows both wire and domain types.
 
+mod body;
+mod call;
 mod check;
 mod client_address;
 mod connection;
 mod convert;
 mod exposition;
+mod holds;
 mod host;
 mod metrics;
 mod parameters;

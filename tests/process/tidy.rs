@@ -134,7 +134,7 @@ fn each_package_has_its_one_place() {
     only(
         "serde_json",
         &[
-            "src/server/http/convert.rs",
+            "src/server/http/convert",
             "src/server/http/parameters",
             "src/server/http/status",
             "src/server/grpc/client",

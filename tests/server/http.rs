@@ -1,5 +1,6 @@
 //! The HTTP side from outside: the check endpoint, health, and metrics, which count exactly and contain no key.
 
+mod holds;
 mod input;
 mod joint;
 mod metrics;

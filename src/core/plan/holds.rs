@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use super::limit::QUOTA_MAX;
 use crate::duration::Shown;
 
 /// Shortest lease, and shortest time that an id is known for. Network and clients need time to renew.
@@ -83,6 +84,14 @@ impl HoldTerms {
 /// The longest that a lease has is a day, which fits.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Checks units that were used, which no limit bounds. `field` names them. Errors: a sentence for the caller.
+pub fn check_used(field: &str, units: u64) -> Result<(), String> {
+    if units <= QUOTA_MAX {
+        return Ok(());
+    }
+    Err(format!("{field} is {units}: send at most {QUOTA_MAX}"))
 }
 
 /// A lease that is too short or too long.

@@ -1,68 +1,73 @@
-//! `/v1/check`: reads a check, asks the limiter, and answers.
+//! The calls that workers answer: `/v1/check` reads a check, asks the limiter, and answers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::RequestExt;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::extract::Request;
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::Response;
 use tracing::Span;
 
-use super::convert;
+use super::body::{self, Media};
+use super::call::{Call, Names};
+use super::convert::{self, Answer};
 use super::parameters::{Asked, Fields, JointChecks, Parameters};
 use super::subject::{CheckSettings, Subjects};
 use crate::limiter::Limiter;
 use crate::trace;
+use tollgate_core::decision::Decision;
+use tollgate_core::plan::Plan;
 use tollgate_store::Store;
 
-pub(super) const PATH: &str = "/v1/check";
 /// Most bytes of a body. The longest key, shard and plan, with each letter escaped as `\u0041`, take 3,840. Eight requests whose keys
 /// are long need not fit.
 const BODY_BYTES_MAX: usize = 8 << 10;
-/// Longest time for the body to arrive. Clients send it at once, with the head.
-const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The check endpoint of one worker.
+/// The endpoint of one worker: checks, and calls about holds.
 pub(super) struct CheckEndpoint<S> {
     pub limiter: Arc<Limiter<S>>,
     pub settings: Arc<CheckSettings>,
 }
 
 impl<S: Store> CheckEndpoint<S> {
-    /// Answers a request for [`PATH`] of a peer at this address; `None` on a Unix socket.
-    pub(super) async fn serve(&self, request: Request, peer: Option<IpAddr>) -> Response {
-        // HEAD charges as GET does, since proxies check with the method of their caller's request.
-        if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
-            let mut response =
-                convert::bad_request(StatusCode::METHOD_NOT_ALLOWED, "send GET, HEAD or POST");
-            response
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET,HEAD,POST"));
-            return response;
+    /// Answers a call of a peer at this address; `None` on a Unix socket.
+    pub(super) async fn serve(
+        &self,
+        call: Call,
+        request: Request,
+        peer: Option<IpAddr>,
+    ) -> Response {
+        if !call.methods().contains(request.method()) {
+            return convert::other_method(call.methods());
         }
-        let span = trace::http_call(PATH, request.headers());
-        let asks_in_json =
-            request.method() == Method::POST && media_type(request.headers()) == Some(Media::Json);
-        let wants_json = asks_in_json || wants_json(request.headers());
-        let response = match parameters(request, &self.settings, peer).await {
-            Ok(parameters) => self.answer(parameters, wants_json, &span).await,
-            Err(refused) => refused,
+        let span = trace::http_call(call.path(), request.headers());
+        let response = match call {
+            Call::Check => self.check(request, peer, &span).await,
+            // Its state is large, and that of a check is allocated for each.
+            _ => Box::pin(self.hold(call, (request, peer), &span)).await,
         };
         if !span.is_none() {
-            span.record("http.route", PATH)
+            span.record("http.route", call.path())
                 .record("http.response.status_code", response.status().as_u16());
         }
         response
     }
 
+    async fn check(&self, request: Request, peer: Option<IpAddr>, span: &Span) -> Response {
+        let asks_in_json =
+            request.method() == Method::POST && Media::of(request.headers()) == Some(Media::Json);
+        let wants_json = asks_in_json || wants_json(request.headers());
+        match parameters(request, &self.settings, peer).await {
+            Ok(parameters) => self.answer(parameters, wants_json, span).await,
+            Err(refused) => refused,
+        }
+    }
+
     async fn answer(&self, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
         let form = self.settings.headers;
-        let check = match parameters.asked {
-            Asked::Single(check) => check,
+        let (check, id) = match parameters.asked {
+            Asked::Single(check, id) => (check, id),
             Asked::Joint(JointChecks { checks, names }) => {
                 let decided = Box::pin(self.limiter.decide_joint(checks, None)).await;
                 if let Ok((joint, plans)) = &decided {
@@ -81,23 +86,31 @@ impl<S: Store> CheckEndpoint<S> {
                 };
             }
         };
-        let answer = self.limiter.decide_with_plan(check, None).await;
-        if let Ok((decision, plan)) = &answer {
-            span.record(trace::PLAN, &*plan.name);
-            trace::decided(
-                span,
-                decision.outcome.as_str(),
-                decision.decided_by.as_str(),
-            );
-        }
-        match answer {
-            Ok((decision, plan)) if decision.allowed() => {
-                convert::allowed(&decision, &plan, wants_json, form)
-            }
-            Ok((decision, plan)) => convert::denied(&decision, &plan, parameters.deny_status, form),
-            Err(refusal) => convert::refusal(&refusal),
+        let has_id = id.is_some();
+        let answer = match id {
+            None => self.limiter.decide_with_plan(check, None).await,
+            Some(id) => Box::pin(self.limiter.decide_with_id(check, id, None)).await,
+        };
+        let (decision, plan) = match answer {
+            Ok(decided) => decided,
+            Err(refused) => return convert::refusal(&refused),
+        };
+        tell(span, &decision, &plan);
+        let answer = Answer::new(&decision, &plan, form);
+        let answer = if has_id { answer.repeated() } else { answer };
+        if decision.allowed() {
+            answer.allowed(wants_json)
+        } else {
+            answer.denied(parameters.deny_status)
         }
     }
+}
+
+/// Tells the span what was decided.
+pub(super) fn tell(span: &Span, decision: &Decision, plan: &Plan) {
+    span.record(trace::PLAN, &*plan.name);
+    let (outcome, by) = (decision.outcome.as_str(), decision.decided_by.as_str());
+    trace::decided(span, outcome, by);
 }
 
 /// Reads the parameters from the query, and for a POST also from the body. Errors: the response to an invalid request.
@@ -108,14 +121,14 @@ async fn parameters(
 ) -> Result<Parameters, Response> {
     let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
     let query = request.uri().query().unwrap_or_default();
-    let of_query = Fields::from_query(query, &settings.subjects);
+    let of_query = Fields::from_query(query, Names::of_check(&settings.subjects));
     if request.method() != Method::POST {
         return of_query
             .and_then(|fields| fields.check(settings, request.headers(), peer))
             .map_err(bad_request);
     }
     let headers = request.headers().clone();
-    let of_body = body(request, &settings.subjects).await?;
+    let of_body = fields(request, &settings.subjects).await?;
     let fields = of_query.and_then(|fields| fields.merged(of_body?));
     fields
         .and_then(|fields| fields.check(settings, &headers, peer))
@@ -124,72 +137,16 @@ async fn parameters(
 
 /// Reads the parameters from the body; the inner error says what is wrong with them. Outer errors: the response to a body
 /// that cannot be read.
-async fn body(
-    mut request: Request,
-    subjects: &Subjects,
-) -> Result<Result<Fields, String>, Response> {
-    let media = media_type(request.headers());
-    DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut request);
-    let bytes = match tokio::time::timeout(BODY_TIMEOUT, request.extract::<Bytes, _>()).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(rejected)) if rejected.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let sentence =
-                format!("the body has more than {BODY_BYTES_MAX} bytes; a check needs fewer");
-            return Err(convert::bad_request(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                &sentence,
-            ));
-        }
-        Ok(Err(_)) => {
-            return Err(convert::bad_request(
-                StatusCode::BAD_REQUEST,
-                "the body was cut off",
-            ));
-        }
-        Err(_) => {
-            let sentence = format!(
-                "the body did not arrive within {} s",
-                BODY_TIMEOUT.as_secs()
-            );
-            return Err(convert::bad_request(StatusCode::REQUEST_TIMEOUT, &sentence));
-        }
-    };
+async fn fields(request: Request, subjects: &Subjects) -> Result<Result<Fields, String>, Response> {
+    let (media, names) = (Media::of(request.headers()), Names::of_check(subjects));
+    let bytes = body::read(request, BODY_BYTES_MAX).await?;
     match media {
         _ if bytes.is_empty() => Ok(Ok(Fields::default())),
-        Some(Media::Json) => Ok(Fields::from_json(&bytes, subjects)),
-        Some(Media::Form) => Ok(Fields::from_form(&bytes, subjects)),
-        None => {
-            let sentence =
-                "send a body as application/json or application/x-www-form-urlencoded, or none";
-            Err(convert::bad_request(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                sentence,
-            ))
-        }
-    }
-}
-
-/// Content types of a body that a check accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Media {
-    Json,
-    Form,
-}
-
-/// The content type of the body, without its parameters such as `charset=utf-8`.
-fn media_type(headers: &HeaderMap) -> Option<Media> {
-    let media = headers
-        .get(CONTENT_TYPE)?
-        .to_str()
-        .ok()?
-        .split(';')
-        .next()?
-        .trim();
-    let is = |known: &str| media.eq_ignore_ascii_case(known);
-    match () {
-        () if is("application/json") => Some(Media::Json),
-        () if is("application/x-www-form-urlencoded") => Some(Media::Form),
-        () => None,
+        Some(Media::Json) => Ok(Fields::from_json(&bytes, names)),
+        Some(Media::Form) => Ok(Fields::from_form(&bytes, names)),
+        None => Err(body::other_media(
+            "send a body as application/json or application/x-www-form-urlencoded, or none",
+        )),
     }
 }
 

@@ -19,7 +19,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::check::{self, CheckEndpoint};
+use super::call::Call;
+use super::check::CheckEndpoint;
 use super::host;
 use super::progress::{Progress, TrackedBody};
 use super::tracked::{TrackedRequestBody, TrackedSocket};
@@ -34,7 +35,7 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// What connections of one worker, or of the listener of metrics, are answered by.
 pub(super) struct Endpoint<S> {
-    /// `None` on the listener of metrics alone, where its path is unknown.
+    /// `None` on the listener of metrics alone, where its paths are unknown.
     pub check: Option<CheckEndpoint<S>>,
     /// All other paths.
     pub router: Router,
@@ -47,12 +48,10 @@ impl<S: Store> Endpoint<S> {
         if let Some(refused) = host::refuse(&request) {
             return refused;
         }
-        if let Some(check) = self
-            .check
-            .as_ref()
-            .filter(|_| request.uri().path() == check::PATH)
+        if let Some(check) = &self.check
+            && let Some(call) = Call::of_path(request.uri().path())
         {
-            return check.serve(request, peer).await;
+            return check.serve(call, request, peer).await;
         }
         let answering = self
             .main

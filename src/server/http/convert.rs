@@ -1,11 +1,15 @@
 //! Converts domain types to HTTP responses. Only this module knows both.
 
+mod holds;
+
 use std::sync::Arc;
 
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+
+pub(super) use holds::{extended, not_extended};
 
 use crate::limiter::{JointRefusal, Refusal};
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
@@ -17,44 +21,69 @@ use tollgate_core::plan::Plan;
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-/// Wait suggested to a caller refused because of overload, in seconds: the least that the header can express.
-const RETRY_OVERLOADED_AFTER_S: u64 = 1;
+/// Wait suggested to a caller whom load or the store keeps from an answer, in seconds: the least that the header can express.
+const RETRY_SOON_S: u64 = 1;
+/// What a plan with a concurrency limit is asked by.
+const RESERVE_PATH: &str = "POST /v1/reserve";
 
-/// The response to an allowed request: only header fields, unless the caller wants JSON.
-pub(super) fn allowed(
-    decision: &Decision,
-    plan: &Plan,
-    wants_json: bool,
+/// A content type and a text.
+type Body = ([(HeaderName, &'static str); 1], String);
+
+/// What a decision is answered with.
+pub(super) struct Answer<'a> {
+    decision: &'a Decision,
+    plan: &'a Plan,
     form: HeaderForm,
-) -> Response {
-    let headers = headers(decision, plan, form);
-    if wants_json {
-        return (
-            StatusCode::OK,
-            headers,
-            body("application/json", &decided(decision, plan)),
-        )
-            .into_response();
-    }
-    (StatusCode::OK, headers).into_response()
+    /// Members of the JSON beside those of the decision.
+    beside: Value,
 }
 
-/// The response to a denied request, with the status that it asked for.
-pub(super) fn denied(
-    decision: &Decision,
-    plan: &Plan,
-    status: StatusCode,
-    form: HeaderForm,
-) -> Response {
-    let mut problem = denial(decision, plan, status);
-    problem["violated-policies"] = violated(decision).into();
-    merge(&mut problem, decided(decision, plan));
-    (
-        status,
-        headers(decision, plan, form),
-        body("application/problem+json", &problem),
-    )
-        .into_response()
+impl<'a> Answer<'a> {
+    pub(super) fn new(decision: &'a Decision, plan: &'a Plan, form: HeaderForm) -> Self {
+        Self {
+            decision,
+            plan,
+            form,
+            beside: json!({}),
+        }
+    }
+
+    /// The response to an allowed request: only header fields, unless the caller wants JSON.
+    pub(super) fn allowed(self, wants_json: bool) -> Response {
+        let headers = headers(self.decision, self.plan, self.form);
+        if wants_json {
+            return (StatusCode::OK, headers, self.json()).into_response();
+        }
+        (StatusCode::OK, headers).into_response()
+    }
+
+    /// The response to a denied request, with the status that it asked for.
+    pub(super) fn denied(self, status: StatusCode) -> Response {
+        let (decision, plan) = (self.decision, self.plan);
+        let mut problem = denial(decision, plan, status);
+        problem["violated-policies"] = violated(decision).into();
+        merge(&mut problem, decided(decision, plan));
+        merge(&mut problem, self.beside);
+        (
+            status,
+            headers(decision, plan, self.form),
+            body("application/problem+json", &problem),
+        )
+            .into_response()
+    }
+
+    /// The response to a call that is no request to pass: where the key stands. There is nothing to send again, so no time for it.
+    pub(super) fn told(self) -> Response {
+        let mut headers = headers(self.decision, self.plan, self.form);
+        headers.remove(RETRY_AFTER);
+        (StatusCode::OK, headers, self.json()).into_response()
+    }
+
+    fn json(self) -> Body {
+        let mut value = decided(self.decision, self.plan);
+        merge(&mut value, self.beside);
+        body("application/json", &value)
+    }
 }
 
 /// How a joint decision is answered.
@@ -128,50 +157,86 @@ fn no_such_plan(sentence: &str) -> Response {
     error(StatusCode::NOT_FOUND, "there is no such plan", sentence)
 }
 
+/// The response to a method that a path has not.
+pub(super) fn other_method(methods: &[Method]) -> Response {
+    let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
+    let sentence = match names.split_last() {
+        Some((last, others)) if !others.is_empty() => {
+            format!("send {} or {last}", others.join(", "))
+        }
+        _ => format!("send {}", names.concat()),
+    };
+    let mut response = bad_request(StatusCode::METHOD_NOT_ALLOWED, &sentence);
+    if let Ok(allow) = HeaderValue::try_from(names.join(",")) {
+        response.headers_mut().insert(ALLOW, allow);
+    }
+    response
+}
+
 /// The response to a request that got no decision.
 pub(super) fn refusal(refusal: &Refusal) -> Response {
+    let sentence = refusal.to_string();
     match refusal {
-        Refusal::UnknownPlan(_) => no_such_plan(&refusal.to_string()),
+        Refusal::UnknownPlan(_) => no_such_plan(&sentence),
         Refusal::Overloaded => {
-            let mut response = error(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the server is overloaded",
-                &refusal.to_string(),
-            );
-            response
-                .headers_mut()
-                .insert(RETRY_AFTER, RETRY_OVERLOADED_AFTER_S.into());
-            response
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            retry_soon(error(status, "the server is overloaded", &sentence))
         }
         Refusal::CallerDeadline => error(
             StatusCode::GATEWAY_TIMEOUT,
             "the caller's deadline passed",
-            &refusal.to_string(),
+            &sentence,
         ),
-        Refusal::NeedsReserve(_)
-        | Refusal::NothingToRecord(_)
-        | Refusal::HoldsNotKept
-        | Refusal::Lease(_) => bad_request(StatusCode::BAD_REQUEST, &refusal.to_string()),
-        Refusal::KnownId(_) => bad_request(StatusCode::CONFLICT, &refusal.to_string()),
-        Refusal::Unconfirmed(_) => unconfirmed(&refusal.to_string()),
+        Refusal::NeedsReserve(plan) => {
+            let sentence = format!("plan {plan} has a concurrency limit: call {RESERVE_PATH}");
+            error(StatusCode::BAD_REQUEST, "the plan needs a hold", &sentence)
+        }
+        Refusal::NothingToRecord(_) => {
+            let title = "the plan counts no units";
+            error(StatusCode::BAD_REQUEST, title, &sentence)
+        }
+        Refusal::HoldsNotKept => {
+            let title = "the store of this server keeps no holds";
+            error(StatusCode::BAD_REQUEST, title, &sentence)
+        }
+        Refusal::Lease(_) => bad_request(StatusCode::BAD_REQUEST, &sentence),
+        Refusal::KnownId(_) => {
+            let title = "the request_id is known for another call";
+            error(StatusCode::CONFLICT, title, &sentence)
+        }
+        Refusal::Unconfirmed(_) => unconfirmed(&sentence),
     }
 }
 
+/// The response to what the store did not confirm. It may be sent again, as its id is known if it was done.
 fn unconfirmed(sentence: &str) -> Response {
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    error(status, "the store did not confirm", sentence)
+    let problem = problem(
+        REDUCED_CAPACITY,
+        "the store did not confirm",
+        status,
+        sentence,
+    );
+    let body = body("application/problem+json", &problem);
+    retry_soon((status, no_store(), body).into_response())
+}
+
+fn retry_soon(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, RETRY_SOON_S.into());
+    response
 }
 
 fn error(status: StatusCode, title: &str, detail: &str) -> Response {
-    (
-        status,
-        no_store(),
-        body(
-            "application/problem+json",
-            &problem("about:blank", title, status, detail),
-        ),
-    )
-        .into_response()
+    error_with(status, (title, detail), json!({}))
+}
+
+/// A problem of no registered type, with members of its own.
+fn error_with(status: StatusCode, (title, detail): (&str, &str), members: Value) -> Response {
+    let mut problem = problem("about:blank", title, status, detail);
+    merge(&mut problem, members);
+    let body = body("application/problem+json", &problem);
+    (status, no_store(), body).into_response()
 }
 
 /// A problem object. Source: RFC 9457.
@@ -179,7 +244,7 @@ fn problem(kind: &str, title: &str, status: StatusCode, detail: &str) -> Value {
     json!({ "type": kind, "title": title, "status": status.as_u16(), "detail": detail })
 }
 
-fn body(media: &'static str, value: &Value) -> ([(HeaderName, &'static str); 1], String) {
+fn body(media: &'static str, value: &Value) -> Body {
     ([(CONTENT_TYPE, media)], format!("{value}\n"))
 }
 
@@ -209,8 +274,9 @@ fn decided(decision: &Decision, plan: &Plan) -> Value {
     if let Some(binding) = decision.binding() {
         merge(
             &mut value,
-            json!({ "limit_name": &*binding.name, "limit": binding.limit, "window_us": binding.window_us }),
+            json!({ "limit_name": &*binding.name, "limit": binding.limit }),
         );
+        merge(&mut value, numbers(&[("window_us", window(binding))]));
     }
     let key = decision.key_status();
     let state = [
@@ -235,13 +301,13 @@ fn limit_status(status: &LimitStatus) -> Value {
     let mut value = json!({
         "limit_name": &*status.name,
         "limit": status.limit,
-        "window_us": status.window_us,
         "remaining": status.remaining,
         "reset_after_us": status.reset_after_us,
     });
     merge(
         &mut value,
         numbers(&[
+            ("window_us", window(status)),
             ("retry_after_us", status.retry_after_us),
             ("more_after_us", status.more_after_us()),
             (
@@ -251,6 +317,11 @@ fn limit_status(status: &LimitStatus) -> Value {
         ]),
     );
     value
+}
+
+/// A concurrency limit has none.
+fn window(status: &LimitStatus) -> Option<u64> {
+    Some(status.window_us).filter(|window_us| *window_us > 0)
 }
 
 fn merge(into: &mut Value, from: Value) {
@@ -266,8 +337,12 @@ fn violated(decision: &Decision) -> Vec<&str> {
         .iter()
         .filter(|status| status.retry_after_us.is_some());
     let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
-    if names.is_empty() && decision.outcome == Outcome::NeverFits {
-        names.extend(decision.binding().map(|status| &*status.name));
+    if names.is_empty() {
+        // A cost that never fits has no wait, and too many open holds are no limit of the plan.
+        let never_fits = decision.outcome == Outcome::NeverFits;
+        let denies = |status: &&LimitStatus| never_fits || status.retry_after_us.is_some();
+        let binding = decision.binding().filter(denies);
+        names.extend(binding.map(|status| &*status.name));
     }
     names
 }
@@ -319,7 +394,8 @@ mod tests {
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
         assert_eq!(violated(&decision), ["a"]);
         for form in [HeaderForm::Ietf, HeaderForm::Both] {
-            let response = denied(&decision, &plan, StatusCode::FORBIDDEN, form);
+            let answer = Answer::new(&decision, &plan, form);
+            let response = answer.denied(StatusCode::FORBIDDEN);
             let ready = tollgate_core::headers::headers(&decision, &plan, form);
             let all = [
                 ("cache-control", "no-store".to_owned()),

@@ -4,17 +4,22 @@
 mod json;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
+use super::call::{Call, Names};
 use super::sources::{is_parameter_name, whole_number};
 use super::subject::{CheckSettings, RequestParts, Subjects};
+use crate::limiter::RequestId;
 use tollgate_core::algorithm::Mode;
+use tollgate_core::algorithm::holds::IfUnknown;
+use tollgate_core::duration;
 use tollgate_core::joint::REQUESTS_MAX;
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::check_requested_name;
+use tollgate_core::plan::{check_requested_name, check_used};
 use tollgate_store::Check;
 
 /// The parameters of a check.
@@ -29,10 +34,27 @@ pub(super) struct Parameters {
 /// What is to be decided.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// One request.
-    Single(Check<String>),
+    /// One request, and its id.
+    Single(Check<String>, Option<RequestId>),
     /// Requests that pass together or not at all.
     Joint(JointChecks),
+}
+
+/// The parameters of a call about a hold, or of a record.
+#[derive(Debug)]
+pub(super) struct HoldParameters {
+    /// Whom it is about, and what it costs: 1 where the call has no cost.
+    pub check: Check<String>,
+    /// Its id. `None` for a record alone.
+    pub id: Option<RequestId>,
+    /// The lease that it asks for.
+    pub ttl: Option<Duration>,
+    /// Units that were used.
+    pub actual: Option<u64>,
+    /// What a settle does where no hold is open.
+    pub if_unknown: IfUnknown,
+    /// See [`Parameters::deny_status`].
+    pub deny_status: StatusCode,
 }
 
 /// Checks that are decided together.
@@ -61,9 +83,11 @@ pub(super) struct Fields {
     peek: Option<bool>,
     /// Only in JSON.
     requests: Option<Vec<RequestFields>>,
+    /// Every name of the JSON, also one whose value is null.
+    names: Vec<String>,
 }
 
-/// Parameters that the config names as sources, as they were given; each once.
+/// Parameters that the config names as sources, and those about holds, as they were given; each once.
 #[derive(Debug, Default)]
 pub(super) struct Given(Vec<(String, Value)>);
 
@@ -123,21 +147,21 @@ enum Plus {
 }
 
 impl Fields {
-    /// Reads a query. `subjects` say which parameters there are. Errors, also of the functions below: a sentence that says what
+    /// Reads a query. `names` say which parameters there are. Errors, also of the functions below: a sentence that says what
     /// is wrong and what would be right.
-    pub(super) fn from_query(query: &str, subjects: &Subjects) -> Result<Self, String> {
-        Self::from_pairs(query, Plus::Literal, subjects)
+    pub(super) fn from_query(query: &str, names: Names<'_>) -> Result<Self, String> {
+        Self::from_pairs(query, Plus::Literal, names)
     }
 
     /// Reads a body of type `application/x-www-form-urlencoded`.
-    pub(super) fn from_form(body: &[u8], subjects: &Subjects) -> Result<Self, String> {
+    pub(super) fn from_form(body: &[u8], names: Names<'_>) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| "the form is no UTF-8".to_owned())?;
-        Self::from_pairs(text, Plus::Space, subjects)
+        Self::from_pairs(text, Plus::Space, names)
     }
 
     /// Reads a body of type `application/json`.
-    pub(super) fn from_json(body: &[u8], subjects: &Subjects) -> Result<Self, String> {
-        json::parse(body, subjects)
+    pub(super) fn from_json(body: &[u8], names: Names<'_>) -> Result<Self, String> {
+        json::parse(body, names)
     }
 
     /// Combines two sets of parameters. Errors: a parameter is in both.
@@ -150,15 +174,17 @@ impl Fields {
             deny_status: at_most_one("deny_status", self.deny_status, other.deny_status)?,
             peek: at_most_one("peek", self.peek, other.peek)?,
             requests: at_most_one("requests", self.requests, other.requests)?,
+            names: other.names,
         })
     }
 
-    fn from_pairs(text: &str, plus: Plus, subjects: &Subjects) -> Result<Self, String> {
+    fn from_pairs(text: &str, plus: Plus, names: Names<'_>) -> Result<Self, String> {
         let mut fields = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = || decode(name, value, plus);
             match name {
+                _ if !names.takes(name) => return Err(not_taken(name, names)),
                 "deny_status" => {
                     let status = Some(parse_status(&value()?)?);
                     fields.deny_status = at_most_one(name, fields.deny_status, status)?;
@@ -166,8 +192,7 @@ impl Fields {
                 "peek" => {
                     fields.peek = at_most_one(name, fields.peek, Some(parse_peek(&value()?)?))?
                 }
-                _ if subjects.takes(name) => fields.add(name, Value::Untyped(value()?))?,
-                _ => return Err(not_taken(name, subjects)),
+                _ => fields.add(name, Value::Untyped(value()?))?,
             }
         }
         Ok(fields)
@@ -189,13 +214,21 @@ impl Fields {
         headers: &HeaderMap,
         peer: Option<IpAddr>,
     ) -> Result<Parameters, String> {
-        let deny_status = self
-            .deny_status
-            .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)?;
+        let deny_status = self.deny_status()?;
         let mode = if self.peek == Some(true) {
             Mode::Peek
         } else {
             Mode::Charge
+        };
+        let id = self.id()?;
+        if id.is_some() && mode == Mode::Peek {
+            return Err("request_id stands beside peek, which charges nothing".to_owned());
+        }
+        let of_one = |asked| match (asked, &id) {
+            (Asked::Joint(_), Some(_)) => Err("request_id stands beside several subjects: \
+                a joint decision takes none"
+                .to_owned()),
+            (asked, _) => Ok(asked),
         };
         let asked = match self.requests.take() {
             Some(requests) => joint(self.named_requests(requests, settings)?, mode)?,
@@ -205,17 +238,90 @@ impl Fields {
                     parameters,
                     headers,
                     peer,
+                    has_cost: true,
                 })?;
                 match <[NamedRequest; 1]>::try_from(found) {
                     Ok([only]) if settings.subjects.as_slice().len() == 1 => {
-                        Asked::Single(only.check(mode)?)
+                        Asked::Single(only.check(mode)?, id.clone())
                     }
                     Ok([only]) => joint(vec![only], mode)?,
                     Err(found) => joint(found, mode)?,
                 }
             }
         };
+        let asked = of_one(asked)?;
         Ok(Parameters { asked, deny_status })
+    }
+
+    /// Finds the one subject of a call about a hold, or of a record, and checks the bounds of everything. `from` is the request's header
+    /// fields and the address of the peer.
+    pub(super) fn hold(
+        self,
+        call: Call,
+        settings: &CheckSettings,
+        (headers, peer): (&HeaderMap, Option<IpAddr>),
+    ) -> Result<HoldParameters, String> {
+        if settings.subjects.as_slice().len() > 1 {
+            let path = call.path();
+            return Err(format!(
+                "check.subjects of the config names several subjects, and {path} is about one: call it by gRPC"
+            ));
+        }
+        let found = settings.requests(RequestParts {
+            parameters: &self.given,
+            headers,
+            peer,
+            has_cost: call.has_cost(),
+        })?;
+        let id = match (self.id()?, call) {
+            (None, Call::Record) => None,
+            (None, _) => Some(RequestId::new("")?),
+            (id, _) => id,
+        };
+        let actual = self.given.number("actual")?;
+        let used = found.iter().filter_map(|subject| subject.fields.cost);
+        for cost in used {
+            if cost == 0 {
+                return Err("cost is 0: send 1 or more, or leave it out for 1".to_owned());
+            }
+            if call == Call::Record {
+                check_used("cost", cost)?;
+            }
+        }
+        actual.map_or(Ok(()), |actual| check_used("actual", actual))?;
+        let subject = found.into_iter().next().ok_or("the request has no key")?;
+        Ok(HoldParameters {
+            id,
+            ttl: self.ttl()?,
+            actual,
+            if_unknown: self.if_unknown()?,
+            deny_status: self.deny_status()?,
+            check: subject.check(Mode::Charge)?,
+        })
+    }
+
+    fn id(&self) -> Result<Option<RequestId>, String> {
+        let id = self.given.text("request_id")?;
+        id.map(|id| RequestId::new(&id)).transpose()
+    }
+
+    fn ttl(&self) -> Result<Option<Duration>, String> {
+        let ttl = self.given.text("ttl")?;
+        let parse = |ttl: String| duration::parse(&ttl).map_err(|error| format!("ttl: {error}"));
+        ttl.map(parse).transpose()
+    }
+
+    fn if_unknown(&self) -> Result<IfUnknown, String> {
+        match self.given.text("if_unknown")?.as_deref() {
+            None | Some("charge") => Ok(IfUnknown::Charge),
+            Some("ignore") => Ok(IfUnknown::Ignore),
+            Some(_) => Err("if_unknown is another word than charge or ignore".to_owned()),
+        }
+    }
+
+    fn deny_status(&self) -> Result<StatusCode, String> {
+        self.deny_status
+            .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), deny_status)
     }
 
     /// The requests, which are all that is asked for.
@@ -309,14 +415,14 @@ fn given_twice(name: &str) -> String {
 }
 
 /// What is wrong with a parameter that no source names. It is repeated only if it could be the name of one.
-fn not_taken(name: &str, subjects: &Subjects) -> String {
-    subjects.not_taken(name).unwrap_or_else(|| {
+fn not_taken(name: &str, names: Names<'_>) -> String {
+    names.not_taken(name).unwrap_or_else(|| {
         let shown = if is_parameter_name(name) {
             format!(", {name}")
         } else {
             String::new()
         };
-        let known = subjects.known_parameters();
+        let known = names.known();
         format!("the request has an unknown parameter{shown}; there are {known}")
     })
 }
@@ -365,13 +471,17 @@ fn deny_status(code: u16) -> Result<StatusCode, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of_check(subjects: &Subjects) -> Names<'_> {
+        Names::of_check(subjects)
+    }
     use tollgate_core::plan::NAME_BYTES_MAX;
 
     impl Parameters {
         /// The one request that was asked for.
         fn single(&self) -> &Check<String> {
             match &self.asked {
-                Asked::Single(check) => check,
+                Asked::Single(check, _) => check,
                 Asked::Joint(joint) => panic!("{joint:?}"),
             }
         }
@@ -383,15 +493,21 @@ mod tests {
     }
 
     fn from_query(query: &str) -> Result<Parameters, String> {
-        check(Fields::from_query(query, &Subjects::default())?)
+        check(Fields::from_query(query, of_check(&Subjects::default()))?)
     }
 
     fn from_form(form: &str) -> Result<Parameters, String> {
-        check(Fields::from_form(form.as_bytes(), &Subjects::default())?)
+        check(Fields::from_form(
+            form.as_bytes(),
+            of_check(&Subjects::default()),
+        )?)
     }
 
     fn from_json(json: &str) -> Result<Parameters, String> {
-        check(Fields::from_json(json.as_bytes(), &Subjects::default())?)
+        check(Fields::from_json(
+            json.as_bytes(),
+            of_check(&Subjects::default()),
+        )?)
     }
 
     #[test]
@@ -530,8 +646,8 @@ mod tests {
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
         let of = |query, body: &str| {
             let subjects = Subjects::default();
-            Fields::from_query(query, &subjects)?
-                .merged(Fields::from_json(body.as_bytes(), &subjects)?)
+            Fields::from_query(query, of_check(&subjects))?
+                .merged(Fields::from_json(body.as_bytes(), of_check(&subjects))?)
                 .and_then(check)
         };
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
@@ -626,7 +742,7 @@ mod tests {
                 .iter()
                 .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
                 .collect();
-            let _ = Fields::from_json(bytes, &Subjects::default());
+            let _ = Fields::from_json(bytes, of_check(&Subjects::default()));
             for found in [from_query(&query), from_form(&query)] {
                 match found {
                     Ok(found) => assert!(

@@ -1,4 +1,4 @@
-//! The paths beside `/v1/check`: probes, metrics and the status page.
+//! The paths beside those of workers: probes, metrics and the status page.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +11,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::call::Call;
 use super::host::Hosts;
 use super::{AppState, metrics, status};
 use tollgate_store::clock::monotonic;
@@ -34,26 +35,25 @@ pub(super) enum Paths {
 
 impl Paths {
     /// What a request for any other path is told.
-    fn not_found(self, with_status: bool) -> &'static str {
-        match (self, with_status) {
-            (Self::All, false) => {
-                "not found: the paths are /v1/check, /healthz, /readyz, /metrics and /openapi.json\n"
-            }
-            (Self::All, true) => {
-                "not found: the paths are /v1/check, /healthz, /readyz, /metrics, /openapi.json and /status\n"
-            }
-            (Self::NoMetrics, false) => {
-                "not found: the paths are /v1/check, /healthz, /readyz and /openapi.json\n"
-            }
-            (Self::NoMetrics, true) => {
-                "not found: the paths are /v1/check, /healthz, /readyz, /openapi.json and /status\n"
-            }
-            (Self::Metrics, _) => "not found: the paths are /metrics, /healthz and /readyz\n",
-        }
+    fn not_found(self, with_status: bool) -> String {
+        let of_workers = Call::ALL.map(Call::path);
+        let (first, more): (&[_], &[_]) = match (self, with_status) {
+            (Self::All, false) => (&of_workers, &["/healthz", "/readyz", "/metrics"]),
+            (Self::All, true) => (&of_workers, &["/healthz", "/readyz", "/metrics", "/status"]),
+            (Self::NoMetrics, false) => (&of_workers, &["/healthz", "/readyz"]),
+            (Self::NoMetrics, true) => (&of_workers, &["/healthz", "/readyz", "/status"]),
+            (Self::Metrics, _) => (&["/metrics", "/healthz"], &[]),
+        };
+        let last = match self {
+            Self::All | Self::NoMetrics => "/openapi.json",
+            Self::Metrics => "/readyz",
+        };
+        let paths = [first, more].concat().join(", ");
+        format!("not found: the paths are {paths} and {last}\n")
     }
 }
 
-/// Every path of `paths` except `/v1/check`. Figures are shown under `hosts`; probes name whatever they like.
+/// Every path of `paths` except those of workers. Figures are shown under `hosts`; probes name whatever they like.
 pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router {
     let mut router = Router::new()
         .route("/healthz", get(async || plain(StatusCode::OK, "alive\n")))

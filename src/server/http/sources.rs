@@ -14,7 +14,15 @@ const PARAMETER_BYTES_MAX: usize = 32;
 /// Most sources of a part, and most parts of a joined key. Each is looked up for each check.
 pub const SOURCES_MAX: usize = 8;
 /// Parameters that say how to decide, and not whom to count.
-const OF_THE_CHECK: [&str; 3] = ["peek", "deny_status", "requests"];
+const OF_THE_CALL: [&str; 7] = [
+    "peek",
+    "deny_status",
+    "requests",
+    "request_id",
+    "ttl",
+    "actual",
+    "if_unknown",
+];
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +100,7 @@ impl Source {
     /// The name of a parameter with a meaning of its own, which is no source.
     pub fn taken_name(&self) -> Option<&str> {
         match self {
-            Self::Parameter(name) => Some(&**name).filter(|name| OF_THE_CHECK.contains(name)),
+            Self::Parameter(name) => Some(&**name).filter(|name| OF_THE_CALL.contains(name)),
             _ => None,
         }
     }

@@ -121,18 +121,19 @@ impl Subjects {
         *self == Self::default()
     }
 
-    /// Whether some source names this parameter.
-    pub(super) fn takes(&self, parameter: &str) -> bool {
+    /// Whether some source names this parameter; of a cost only if the call has one.
+    pub(super) fn takes(&self, parameter: &str, has_cost: bool) -> bool {
         let is_named =
             |source: &Source| matches!(source, Source::Parameter(name) if **name == *parameter);
-        self.as_slice()
-            .iter()
-            .flat_map(SubjectSources::all)
-            .any(is_named)
+        let mut subjects = self.as_slice().iter();
+        subjects.any(|subject| {
+            let named = subject.all_but_shard(has_cost).chain(&subject.shard);
+            named.into_iter().any(is_named)
+        })
     }
 
-    /// All parameters, for the answer to a check with another one.
-    pub(super) fn known_parameters(&self) -> String {
+    /// All parameters, for the answer to a call with another one: those of a call stand before shards.
+    pub(super) fn parameters<'a>(&'a self, of_call: &[&'a str], has_cost: bool) -> Vec<&'a str> {
         fn name(source: &Source) -> Option<&str> {
             match source {
                 Source::Parameter(name) => Some(name),
@@ -141,15 +142,15 @@ impl Subjects {
         }
         let subjects = self.as_slice().iter();
         let shards = subjects.clone().flat_map(|subject| &subject.shard);
-        let others = subjects.flat_map(SubjectSources::all_but_shard);
-        let others = others.filter_map(name).chain(["deny_status", "peek"]);
+        let others = subjects.flat_map(|subject| subject.all_but_shard(has_cost));
+        let others = others.filter_map(name).chain(of_call.iter().copied());
         let mut known: Vec<&str> = Vec::new();
         for name in others.chain(shards.filter_map(name)) {
             if !known.contains(&name) {
                 known.push(name);
             }
         }
-        known.join(", ")
+        known
     }
 
     /// Why a parameter is not taken that most servers take.
@@ -174,16 +175,9 @@ impl SubjectSources {
         vec![Source::parameter("cost"), Source::default("1")]
     }
 
-    fn all_but_shard(&self) -> impl Iterator<Item = &Source> {
-        self.key
-            .iter()
-            .flatten()
-            .chain(&self.plan)
-            .chain(&self.cost)
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Source> {
-        self.all_but_shard().chain(&self.shard)
+    fn all_but_shard(&self, has_cost: bool) -> impl Iterator<Item = &Source> {
+        let cost = self.cost.iter().filter(move |_| has_cost);
+        self.key.iter().flatten().chain(&self.plan).chain(cost)
     }
 }
 
@@ -194,6 +188,8 @@ pub(super) struct RequestParts<'a> {
     pub headers: &'a HeaderMap,
     /// The address of the peer; `None` on a Unix socket.
     pub peer: Option<IpAddr>,
+    /// Whether units are asked for.
+    pub has_cost: bool,
 }
 
 impl CheckSettings {
@@ -215,11 +211,16 @@ impl CheckSettings {
                 return Err(none("key", subject.key.iter().flatten().collect()));
             };
             let plan = self.first(&subject.plan, request)?;
-            let cost = self.cost(&subject.cost, request)?;
+            let cost = if request.has_cost {
+                let cost = self.cost(&subject.cost, request)?;
+                Some(cost.ok_or_else(|| none("cost", subject.cost.iter().collect()))?)
+            } else {
+                None
+            };
             let fields = RequestFields {
                 key,
                 plan: plan.ok_or_else(|| none("plan", subject.plan.iter().collect()))?,
-                cost: Some(cost.ok_or_else(|| none("cost", subject.cost.iter().collect()))?),
+                cost,
                 shard: self.first(&subject.shard, request)?,
             };
             found.push(NamedRequest { name, fields });
@@ -339,6 +340,7 @@ fn joined(mut parts: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call::Names;
     use super::super::parameters::Fields;
     use super::*;
 
@@ -366,9 +368,10 @@ mod tests {
             );
         }
         let found = settings.requests(RequestParts {
-            parameters: &Fields::from_query(query, &settings.subjects)?.given,
+            parameters: &Fields::from_query(query, Names::of_check(&settings.subjects))?.given,
             headers: &headers,
             peer: Some("192.0.2.1".parse().unwrap()),
+            has_cost: true,
         })?;
         let found = found.into_iter();
         Ok(found

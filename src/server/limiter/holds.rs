@@ -22,7 +22,7 @@ use tollgate_store::{Check, HoldCheck, Store, StoreError};
 pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// The id by which a call may be sent again: 1 to [`REQUEST_ID_BYTES_MAX`] bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RequestId(Box<str>);
 
 impl RequestId {
@@ -45,6 +45,11 @@ impl RequestId {
             return Ok(None);
         }
         Self::new(id).map(Some)
+    }
+
+    /// The id, for answers that tell it.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -264,7 +269,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Finds the plan that decides. Errors: there is none, or the store keeps no holds.
-    fn find_for_holds(&self, check: Check<String>) -> Result<Found, Refusal> {
+    pub(super) fn find_for_holds(&self, check: Check<String>) -> Result<Found, Refusal> {
         if !self.store.keeps_holds() {
             return Err(Refusal::HoldsNotKept);
         }
@@ -370,11 +375,11 @@ pub(super) fn needs_no_reserve(plan: &Plan) -> Result<(), Refusal> {
     }
 }
 
-fn counts(plan: &Plan) -> bool {
+pub(super) fn counts(plan: &Plan) -> bool {
     matches!(plan.rule, Rule::Limits(_))
 }
 
-fn peek_check(key: Key, plan: String) -> Check<String> {
+pub(super) fn peek_check(key: Key, plan: String) -> Check<String> {
     Check {
         key,
         plan,

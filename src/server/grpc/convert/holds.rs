@@ -9,7 +9,7 @@ use crate::grpc::pb;
 use crate::limiter::{Extended, RequestId, SettledHold};
 use tollgate_core::algorithm::holds::{HoldState, IfUnknown, SettleOutcome};
 use tollgate_core::key::Key;
-use tollgate_core::plan::{Concurrency, HoldTerms, QUOTA_MAX};
+use tollgate_core::plan::{Concurrency, HoldTerms, check_used};
 use tollgate_store::Check;
 
 /// A request with its id, and the lease that it asks for.
@@ -80,12 +80,7 @@ fn required_id(id: &str) -> Result<RequestId, Status> {
 }
 
 fn in_bounds(field: &str, units: u64) -> Result<(), Status> {
-    if units <= QUOTA_MAX {
-        return Ok(());
-    }
-    Err(Status::invalid_argument(format!(
-        "{field} is {units}: send at most {QUOTA_MAX}"
-    )))
+    check_used(field, units).map_err(Status::invalid_argument)
 }
 
 /// Converts a lease, whose range the plan has. Errors: INVALID_ARGUMENT for one that is no length of time.

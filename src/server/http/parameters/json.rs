@@ -6,35 +6,32 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::{Fields, Value, is_parameter_name};
-use crate::http::subject::Subjects;
+use crate::http::call::{Call, Names};
 
 /// Reads the object. Errors: a sentence that says what is wrong and what would be right.
-pub(super) fn parse(body: &[u8], subjects: &Subjects) -> Result<Fields, String> {
-    let known = || subjects.known_parameters();
+pub(super) fn parse(body: &[u8], names: Names<'_>) -> Result<Fields, String> {
+    let what = match names.call {
+        Call::Check => "a check",
+        call => call.path(),
+    };
+    let not_json = |why: &str| {
+        let known = names.known();
+        format!("the body is not the JSON of {what}: {why} {known}")
+    };
     // serde would also accept a list of the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(format!(
-            "the body is not the JSON of a check: send an object with {}",
-            known()
-        ));
+        return Err(not_json("send an object with"));
     }
-    let fields: Fields = serde_json::from_slice(body).map_err(|error| {
-        format!(
-            "the body is not the JSON of a check: {error}; there are {}",
-            known()
-        )
-    })?;
-    let is_unknown = |name: &&String| !subjects.takes(name);
-    let Some(unknown) = fields.given.0.iter().map(|(name, _)| name).find(is_unknown) else {
+    let fields: Fields =
+        serde_json::from_slice(body).map_err(|error| not_json(&format!("{error}; there are")))?;
+    let is_unknown = |name: &&String| !names.takes_in_json(name);
+    let Some(unknown) = fields.names.iter().find(is_unknown) else {
         return Ok(fields);
     };
-    Err(subjects.not_taken(unknown).unwrap_or_else(|| {
+    Err(names.not_taken(unknown).unwrap_or_else(|| {
         let shown = Some(unknown.as_str()).filter(|name| is_parameter_name(name));
         let shown = shown.map_or_else(String::new, |name| format!(" `{name}`"));
-        format!(
-            "the body is not the JSON of a check: unknown field{shown}; there are {}",
-            known()
-        )
+        not_json(&format!("unknown field{shown}; there are"))
     }))
 }
 
@@ -54,10 +51,10 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields, A::Error> {
-        let (mut fields, mut names) = (Fields::default(), Vec::new());
+        let mut fields = Fields::default();
         while let Some(name) = object.next_key::<String>()? {
             // Also one whose value is null, which is none.
-            if names.contains(&name) {
+            if fields.names.contains(&name) {
                 return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
             }
             match name.as_str() {
@@ -72,7 +69,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                         .extend(value.map(|value| (name.clone(), value)));
                 }
             }
-            names.push(name);
+            fields.names.push(name);
         }
         Ok(fields)
     }
