@@ -193,6 +193,9 @@ impl PlanOverride {
             )),
             OverrideEffect::UsePlan(name) => {
                 let (index, plan) = find(plans, "use_plan", name)?;
+                if plan.concurrency.is_some() && asked.concurrency.is_none() {
+                    return Err(needs_reserve(name, &self.plan));
+                }
                 Ok((asked_index, index, plan.clone()))
             }
             OverrideEffect::Quotas(quotas) => {
@@ -201,6 +204,14 @@ impl PlanOverride {
             }
         }
     }
+}
+
+/// Who asks for a plan without slots does not reserve, and could not be decided by one with slots.
+fn needs_reserve(name: &str, asked: &str) -> OverrideError {
+    let problem = format!(
+        "is {name:?}, which has a concurrency limit and needs Reserve; {asked:?} has none, so name a plan without one"
+    );
+    OverrideError::new("use_plan", OverrideFault::Invalid, problem)
 }
 
 fn find<'a>(

@@ -25,7 +25,8 @@ fn using(plan: &str) -> Option<Effect> {
 #[tokio::test]
 async fn a_wrong_override_is_refused_with_what_is_right() {
     use Code::{FailedPrecondition, InvalidArgument, NotFound};
-    let mut server = AdminFixture::start(CONFIG, &[]).await;
+    let jobs = "  jobs: { limits: [ { quota: 5, algorithm: concurrency } ] }\noverrides:";
+    let mut server = AdminFixture::start(&CONFIG.replace("overrides:", jobs), &[]).await;
     let cases = [
         (
             with(|it| it.subject = None),
@@ -48,6 +49,11 @@ async fn a_wrong_override_is_refused_with_what_is_right() {
             with(|it| it.effect = using("free")),
             FailedPrecondition,
             "is the plan itself",
+        ),
+        (
+            with(|it| it.effect = using("jobs")),
+            InvalidArgument,
+            "use_plan is \"jobs\", which has a concurrency limit and needs Reserve",
         ),
         (
             with(|it| it.effect = using("")),

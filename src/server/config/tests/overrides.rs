@@ -60,6 +60,26 @@ fn a_burst_that_is_left_out_is_that_of_the_plan_where_it_states_one() {
     assert_eq!((capacities("k"), capacities("l")), ([300, 100], [7, 100]));
 }
 
+/// Callers of a plan without slots do not reserve. From one with slots to another is what a customer with more of them needs.
+#[test]
+fn nobody_is_led_to_slots_that_does_not_reserve() {
+    let slots = "plans:
+  free: { limits: [ { quota: 100, window: 1m } ] }
+  jobs: { limits: [ { quota: 5, algorithm: concurrency } ] }
+  many: { limits: [ { quota: 50, algorithm: concurrency } ] }
+overrides:
+";
+    let led = |entry: &str| load(&format!("{slots}  - {{ key: a, {entry} }}\n"));
+    let errors = led("plan: free, use_plan: jobs").unwrap_err().errors;
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let told = format!("{} {}", errors[0].path, errors[0].message);
+    let expected = "overrides[0].use_plan is \"jobs\", which has a concurrency limit and needs Reserve; \
+        \"free\" has none, so name a plan without one";
+    assert_eq!(told, expected);
+    assert!(led("plan: jobs, use_plan: many").is_ok());
+    assert!(led("plan: jobs, use_plan: free").is_ok());
+}
+
 #[test]
 fn every_error_is_told_with_its_place() {
     assert_told(
