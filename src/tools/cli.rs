@@ -76,7 +76,8 @@ enum Command {
         #[arg(value_name = "FILE", required = true, num_args = 1..)]
         files: Vec<PathBuf>,
     },
-    /// Ask a running server and print the answer. Exits with 0 when all is allowed, 1 when something is denied, 2 on an error.
+    /// Ask a running server and print the answer. Exits with 0 when all is allowed or done, 1 when something is denied, 2 on an
+    /// error.
     Try(ask::TryArguments),
     /// Ask a running server for its health, as probes of containers do. Exits with 0 when it serves, 1 when not, 2 without an
     /// answer.

@@ -111,6 +111,86 @@ fn an_answer_in_json_has_the_words_of_the_check_endpoint() {
 }
 
 #[test]
+fn try_reserves_settles_and_records() {
+    let plans = "plans: { tokens: { limits: [ { name: minute, quota: 100000, window: 1m } ] },
+        jobs: { limits: [ { quota: 1, algorithm: concurrency } ] } }";
+    let server = Server::start(plans, &[]);
+    let ask = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        asked("try", &server.address, &words)
+    };
+    let reserve = "--key acme --plan tokens --cost 2000 --reserve r1 --ttl 5m";
+    let (code, reserved) = ask(reserve);
+    assert_eq!(code, 0, "{reserved}");
+    let told = "limit minute: 98000 of 100000 remaining";
+    assert!(
+        reserved.contains(told) && reserved.ends_with("held: for 300.000000s\n"),
+        "{reserved}"
+    );
+    assert!(ask(reserve).1.contains("repeated: nothing was charged"));
+    let settle = "--key acme --plan tokens --settle r1 --actual 740";
+    let (code, settled) = ask(settle);
+    let told =
+        "settlement: settled\nheld 2000, used 740, returned 1260, excess 0\nlimit minute: 99260 of";
+    assert!(code == 0 && settled.starts_with(told), "{settled}");
+    let (code, again) = ask(&format!("{settle} --output json"));
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(
+        (code, &again["settlement"], &again["returned"]),
+        (0, &"repeated".into(), &0.into())
+    );
+    let (code, recorded) = ask("--key acme --plan tokens --cost 120000 --record");
+    assert!(
+        code == 0 && recorded.starts_with("recorded: 120000\nlimit minute: 0 of"),
+        "{recorded}"
+    );
+    assert_eq!(ask("--key acme --plan jobs --reserve a").0, 0);
+    let (code, denied) = ask("--key acme --plan jobs --reserve b --output json");
+    let denied: Value = serde_json::from_str(&denied).unwrap();
+    let held = (
+        &denied["held"],
+        &denied["expires_after_us"],
+        &denied["request_id"],
+    );
+    assert_eq!(
+        (code, held),
+        (1, (&false.into(), &Value::Null, &"b".into()))
+    );
+}
+
+#[test]
+fn try_tells_what_is_wrong_about_a_hold() {
+    let plans = "plans: { tokens: { limits: [ { quota: 5, window: 1m } ] } }";
+    let server = Server::start(plans, &[]);
+    for (words, told) in [
+        ("--reserve a --settle b", "cannot be used with"),
+        ("--reserve a --peek", "cannot be used with"),
+        ("--record --repeat 2", "cannot be used with"),
+        ("--settle a --cost 2", "cannot be used with"),
+        ("--ttl 5m", "--reserve <ID>"),
+        ("--actual 5", "--settle <ID>"),
+        (
+            "--reserve a --ttl soon",
+            "write a whole number and its unit",
+        ),
+        ("--reserve ", "request_id is empty"),
+        ("--reserve a --ttl 11m", "ttl is 11m: send 1s to 10m"),
+        (
+            "--settle a --actual 1000000000001",
+            "actual is 1000000000001",
+        ),
+    ] {
+        let words = format!("--key k --plan tokens {words}");
+        let words: Vec<&str> = words.split(' ').collect();
+        let (code, printed) = asked("try", &server.address, &words);
+        assert!(
+            code == 2 && printed.contains(told),
+            "{words:?}: {code} {printed}"
+        );
+    }
+}
+
+#[test]
 fn plans_lists_what_the_server_enforces() {
     let plans = "plans:\n  b: { limits: [ { name: rate, quota: 20, window: 10m, algorithm: token_bucket, burst: 5 } ], counts_as: g, \
                  shadow: true, on_store_failure: deny, candidate: c }\n  \

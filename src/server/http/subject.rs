@@ -551,12 +551,12 @@ mod tests {
             (
                 "key=a",
                 &[],
-                "the request has an unknown parameter, key; there are u, plan, units, cost, deny_status, peek",
+                "the request has an unknown parameter, key; there are u, plan, units, cost, deny_status, peek, request_id",
             ),
             (
                 "u=a&Units=1",
                 &[],
-                "the request has an unknown parameter; there are u, plan, units, cost, deny_status, peek",
+                "the request has an unknown parameter; there are u, plan, units, cost, deny_status, peek, request_id",
             ),
             (
                 "u=a&units=1",

@@ -1,10 +1,12 @@
 //! `tollgate try`, `health` and `plans`: ask a running server, print the answer, and exit with it.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use super::connect::{ConnectArguments, NO_ANSWER, run};
 use super::terminal::{fail, print};
-use tollgate_server::grpc::{self, Question};
+use tollgate_core::duration;
+use tollgate_server::grpc::{self, HoldQuestion, Question};
 
 /// Most questions of one command. So many take some seconds, and a load test needs a tool of its own.
 const REPEAT_MAX: u64 = 100_000;
@@ -29,6 +31,21 @@ pub(super) struct TryArguments {
     /// Ask without taking anything.
     #[arg(long)]
     peek: bool,
+    /// Hold the cost under this id until it is settled, or its lease ends.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["peek", "repeat"])]
+    reserve: Option<String>,
+    /// The lease of what is reserved [default: that of the plan].
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "reserve")]
+    ttl: Option<Duration>,
+    /// End the hold of this id.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["peek", "repeat", "reserve", "cost"])]
+    settle: Option<String>,
+    /// Units that were used of what is settled; 0 cancels it [default: as many as were held].
+    #[arg(long, value_name = "UNITS", requires = "settle")]
+    actual: Option<u64>,
+    /// Charge the cost, whatever the limits say.
+    #[arg(long, conflicts_with_all = ["peek", "repeat", "reserve", "settle"])]
+    record: bool,
     /// Ask so often, one request after the other, and print how many were allowed.
     #[arg(short, long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=REPEAT_MAX))]
     repeat: u64,
@@ -69,10 +86,20 @@ pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
         plan,
         cost,
         peek,
+        reserve,
+        ttl,
+        settle,
+        actual,
+        record,
         repeat,
         address,
         connect,
     } = arguments;
+    let hold = match (reserve, settle) {
+        (Some(id), _) => Some(HoldQuestion::Reserve(id, ttl)),
+        (None, Some(id)) => Some(HoldQuestion::Settle(id, actual)),
+        (None, None) => record.then_some(HoldQuestion::Record),
+    };
     let question = Question {
         key,
         shard: shard.unwrap_or_default(),
@@ -82,13 +109,11 @@ pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
     };
     run(async {
         let connection = connect.target(&address)?.connect().await?;
-        let answer = match repeat {
-            1 => connection.ask(&question, connect.form()).await?,
-            times => {
-                connection
-                    .ask_repeatedly(&question, times, connect.form())
-                    .await
-            }
+        let form = connect.form();
+        let answer = match (&hold, repeat) {
+            (Some(hold), _) => connection.ask_for_hold(&question, hold, form).await?,
+            (None, 1) => connection.ask(&question, form).await?,
+            (None, times) => connection.ask_repeatedly(&question, times, form).await,
         };
         let printed = finish(&answer.text, answer.allowed);
         Ok(answer

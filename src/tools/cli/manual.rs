@@ -21,7 +21,10 @@ const EXIT_STATUS: [(&str, &str); 19] = [
         "0 replayed; 1 the log or the report failed; 2 wrong arguments, config or format",
     ),
     ("convert", "0 converted; 1 errors; 2 wrong command line"),
-    ("try", "0 all allowed; 1 something denied; 2 no answer"),
+    (
+        "try",
+        "0 all allowed, or done; 1 something denied; 2 no answer",
+    ),
     ("health", "0 serving; 1 not serving; 2 no answer"),
     (
         "explain",
