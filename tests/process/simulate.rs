@@ -98,6 +98,22 @@ fn log() -> String {
 }
 
 #[test]
+fn a_plan_with_a_concurrency_limit_is_refused_by_name() {
+    let folder = Folder::new();
+    let jobs = "plans: { jobs: { limits: [ { quota: 5, algorithm: concurrency } ] } }\n";
+    folder.put("plans.yaml", jobs.as_bytes());
+    folder.put("access.log", b"");
+    let output = folder.run(&["--plan", "jobs"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    let expected =
+        "plan jobs has a concurrency limit, and a log has no durations; leave the plan out";
+    assert!(
+        output.status.code() == Some(2) && told.contains(expected),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_log_is_replayed_and_the_report_printed() {
     let folder = Folder::new();
     folder.put("access.log", log().as_bytes());

@@ -5,13 +5,14 @@ mod hashes;
 
 use std::time::{Duration, Instant};
 
+use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, TopBy, should_allow_result};
 use tonic::Code;
 
 use crate::support::admin::AdminFixture;
 use crate::support::cluster::Cluster;
 use crate::support::redis::Redis;
-use crate::support::server::{PATIENCE, decide, request, tollgate};
+use crate::support::server::{PATIENCE, channel_to, decide, request, tollgate};
 
 const PLANS: &str = "
 workers: 2
@@ -76,6 +77,51 @@ impl AdminFixture {
             .filter(|(_, result)| is_denied(result))
             .map(|(key, _)| *key)
             .collect()
+    }
+}
+
+/// A reserve counts as a ShouldAllow, and a record by its cost. What is sent again counts once, and a settle does not count.
+#[tokio::test]
+async fn reserves_and_records_count_by_their_cost() {
+    let plans = "plans: { tokens: { limits: [ { quota: 10, window: 1d } ] } }";
+    let mut server = AdminFixture::start(plans, &["--set", "status.keys=clear"]).await;
+    let channel = channel_to(&server.server.address).await;
+    let mut holds = HoldServiceClient::new(channel);
+    for (id, cost) in [("a", 7), ("a", 7), ("b", 7)] {
+        let reserve = pb::ReserveRequest {
+            key: "acme".to_owned(),
+            plan: "tokens".to_owned(),
+            cost: Some(cost),
+            request_id: id.to_owned(),
+            ..Default::default()
+        };
+        holds.reserve(reserve).await.unwrap();
+    }
+    let settle = pb::SettleRequest {
+        key: "acme".to_owned(),
+        plan: "tokens".to_owned(),
+        request_id: "a".to_owned(),
+        actual: Some(3),
+        ..Default::default()
+    };
+    holds.settle(settle).await.unwrap();
+    for _ in 0..2 {
+        let record = pb::RecordRequest {
+            key: "acme".to_owned(),
+            plan: "tokens".to_owned(),
+            cost: Some(100),
+            request_id: "r".to_owned(),
+            ..Default::default()
+        };
+        server.client.record(record).await.unwrap();
+    }
+    for (by, count) in [(TopBy::Cost, 107), (TopBy::Denials, 1)] {
+        let right = |answer: &pb::TopResponse| answer.keys.len() == 1;
+        let answer = server.top_when("tokens", by, 5, right).await;
+        assert_eq!(
+            (&*answer.keys[0].key, answer.keys[0].count),
+            ("acme", count)
+        );
     }
 }
 

@@ -232,6 +232,12 @@ impl<S: Store> Limiter<S> {
         let mut decision = self.decision(&found, &verdict.view, Cost::ONE);
         decision.is_repeated = matches!(verdict.event, HoldEvent::Repeated { .. });
         self.common.blocks.record(&plan, &decision);
+        if !decision.is_repeated {
+            let worker_plans = self.worker.worker_plans();
+            let check = &found.check;
+            self.worker
+                .count_recorded(&worker_plans, found.plan_index, check);
+        }
         Ok(Recorded { decision, plan })
     }
 

@@ -61,6 +61,14 @@ impl WorkerState {
         }
     }
 
+    /// Counts by its key what has happened, whatever the limits said.
+    pub(super) fn count_recorded(&self, worker_plans: &WorkerPlans, plan: usize, check: &Check) {
+        if let Some(top) = &self.top {
+            let plan = worker_plans.snapshot.plan_id(plan);
+            top.record_cost(plan, &check.key, check.cost);
+        }
+    }
+
     /// The plans for decisions that begin now.
     pub(super) fn worker_plans(&self) -> Arc<WorkerPlans> {
         // A panic cannot leave a pointer half-written.

@@ -45,19 +45,31 @@ impl WorkerTop {
 
     /// Counts a decision: a denial as one, and of others the cost. `plan` is the plan's id.
     pub(in crate::limiter) fn record(&self, plan: u64, key: &Key, cost: Cost, decision: &Decision) {
-        let mut counts = self.counts();
-        let hash = counts.secret.hash(key, plan);
-        let (by, known) = match decision.outcome {
-            Outcome::Allowed => (
-                TopBy::Cost,
-                counts.cost.live.count(plan, hash, cost.units()),
-            ),
+        match decision.outcome {
+            // What was charged before is not charged again.
+            Outcome::Allowed if decision.is_repeated => {}
+            Outcome::Allowed => self.count((TopBy::Cost, cost.units()), plan, key),
             Outcome::Denied | Outcome::NeverFits | Outcome::ShadowDenied => {
-                (TopBy::Denials, counts.denials.live.count(plan, hash, 1))
+                self.count((TopBy::Denials, 1), plan, key);
             }
             // Another key denied it, and it took nothing.
-            Outcome::OtherDenied => return,
+            Outcome::OtherDenied => {}
+        }
+    }
+
+    /// Counts a cost that was charged whatever the limits say.
+    pub(in crate::limiter) fn record_cost(&self, plan: u64, key: &Key, cost: Cost) {
+        self.count((TopBy::Cost, cost.units()), plan, key);
+    }
+
+    fn count(&self, (by, count): (TopBy, u64), plan: u64, key: &Key) {
+        let counts = &mut *self.counts();
+        let hash = counts.secret.hash(key, plan);
+        let window = match by {
+            TopBy::Denials => &mut counts.denials,
+            TopBy::Cost => &mut counts.cost,
         };
+        let known = window.live.count(plan, hash, count);
         if let Some(names) = &mut counts.names {
             names.note(by, hash, key.as_str(), known);
         }
