@@ -17,6 +17,7 @@ mod drain;
 pub mod envoy;
 #[cfg(test)]
 mod fuzz;
+mod hold_stream;
 mod holds;
 mod in_memory;
 mod lenient_decode;

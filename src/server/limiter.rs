@@ -12,6 +12,7 @@ mod failure_log;
 mod find;
 mod holds;
 mod joint;
+pub mod leases;
 mod metrics;
 mod overrides;
 mod refusal;
@@ -34,12 +35,11 @@ pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
 use find::{CountedPlan, Found, FoundBy, note};
-use holds::needs_no_reserve;
 pub use holds::{Extended, REQUEST_ID_BYTES_MAX, Recorded, RequestId, Reserved, SettledHold};
 pub use joint::JointRefusal;
 pub use metrics::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
 use metrics::{BlockCounts, HoldCounts, WorkerPlans};
-pub use metrics::{HOLD_EVENTS, HOLD_UNITS, HoldFigures};
+pub use metrics::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, HoldStreamCount};
 pub use overrides::{
     ListedOverride, NewOverride, OverrideFigures, OverrideList, OverrideQuery, OverrideRefusal,
     Overrides,
@@ -182,7 +182,7 @@ impl<S> Limiter<S> {
     pub fn totals(&self) -> Totals {
         let mut totals = self.common.registry().totals();
         totals.blocks = self.common.blocks.totals();
-        totals.holds = self.common.holds.totals();
+        self.common.holds.add_to(&mut totals);
         totals
     }
 

@@ -44,7 +44,9 @@ pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 pub use shared::{SharedStore, TopLists};
 pub use state::{ConnectionHealth, Outage, StoreState};
-use tollgate_core::algorithm::holds::{HoldCall, HoldVerdict, NoteFigures};
+use tollgate_core::algorithm::holds::{
+    HoldCall, HoldVerdict, LeaseCall, LeaseVerdict, NoteFigures,
+};
 pub use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::duration::Shown;
 use tollgate_core::key::{Cost, Key};
@@ -75,6 +77,19 @@ pub struct HoldCheck {
     pub id: Box<str>,
     /// What is asked. What may be denied fits the capacity of each limit.
     pub call: HoldCall,
+}
+
+/// A call of a stream about one of its holds.
+#[derive(Debug, Clone)]
+pub struct LeaseCheck {
+    /// The subject that was counted.
+    pub key: Key,
+    /// The plan of the key. It has a limit or a concurrency limit.
+    pub plan: Arc<Plan>,
+    /// The id of the hold.
+    pub id: Box<str>,
+    /// What is asked.
+    pub call: LeaseCall,
 }
 
 /// The subject of a reset: all its counters are to be deleted.
@@ -165,6 +180,17 @@ pub trait Store: Send + Sync + 'static {
             let why = "holds are kept by the embedded store only, yet".to_owned();
             Err(StoreError::Refused(why))
         }
+    }
+
+    /// Carries out calls of streams about their holds, each atomically, in their order. Returns one result for each, in the same order.
+    /// Errors: as for [`Self::decide_one`].
+    fn decide_leases(
+        &self,
+        checks: &[LeaseCheck],
+        _deadline: StoreDeadline,
+    ) -> impl Future<Output = Vec<Result<LeaseVerdict, StoreError>>> + Send {
+        let why = "leases are renewed by the embedded store only, yet".to_owned();
+        std::future::ready(vec![Err(StoreError::Refused(why)); checks.len()])
     }
 
     /// Open holds and known ids of a key, for operators. `None` where the store keeps none.
@@ -340,6 +366,17 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.decide_hold(check, deadline).await,
             Self::Redis(store) => store.decide_hold(check, deadline).await,
+        }
+    }
+
+    async fn decide_leases(
+        &self,
+        checks: &[LeaseCheck],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<LeaseVerdict, StoreError>> {
+        match self {
+            Self::Memory(store) => store.decide_leases(checks, deadline).await,
+            Self::Redis(store) => store.decide_leases(checks, deadline).await,
         }
     }
 

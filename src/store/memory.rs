@@ -25,13 +25,15 @@ use std::borrow::Cow;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Check, HoldCheck, JointFailure, Store, StoreDeadline, StoreError, Subject};
+use super::{
+    Check, HoldCheck, JointFailure, LeaseCheck, Store, StoreDeadline, StoreError, Subject,
+};
 use crate::clock::Clock;
 use entry::Name;
 pub use overrides::MemoryOverrides;
 use shard::{HashedName, Shard};
 use tollgate_core::algorithm::Verdict;
-use tollgate_core::algorithm::holds::{HoldVerdict, NoteFigures};
+use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
@@ -83,6 +85,15 @@ impl MemoryStore {
         let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
         let name = HashedName::new(&self.hasher, name);
         self.shard(name).hold(name, check, now_us)
+    }
+
+    /// Carries out a call of a stream about one of its holds, without waiting.
+    pub fn lease(&self, check: &LeaseCheck) -> Result<LeaseVerdict, StoreError> {
+        let now_us = self.clock.now_us();
+        let group = group_of(&check.plan.counts_as, &check.key);
+        let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
+        let name = HashedName::new(&self.hasher, name);
+        Ok(self.shard(name).lease(name, check, now_us))
     }
 
     /// Deletes the entry of a key in the group `counts_as`. Returns whether there was one.
@@ -171,6 +182,14 @@ impl Store for MemoryStore {
         _deadline: StoreDeadline,
     ) -> Result<HoldVerdict, StoreError> {
         self.hold(check)
+    }
+
+    async fn decide_leases(
+        &self,
+        checks: &[LeaseCheck],
+        _deadline: StoreDeadline,
+    ) -> Vec<Result<LeaseVerdict, StoreError>> {
+        checks.iter().map(|check| self.lease(check)).collect()
     }
 
     fn keeps_holds(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Holds, records and requests with an id, through gRPC and the real program. The three examples of docs/holds.md are run here.
+//! Holds, records and requests with an id, through gRPC and the real program.
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy, HoldState, Outcome, SettleOutcome};

@@ -13,6 +13,7 @@
 mod answer;
 mod call;
 mod give_back;
+mod lease;
 mod notes;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub use call::{
     KnownId, NoteFigures, SettleOutcome, Settlement, Slots,
 };
 use give_back::{Returned, charged_buckets, give_back};
+pub use lease::{LeaseCall, LeaseEvent, LeaseVerdict, LostReason, lease};
 pub use notes::Notes;
 use notes::{End, Ended, Hold, Known};
 

@@ -21,7 +21,7 @@ use crate::limiter::{
     AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Limiter, Refunded, Refusal, RequestId,
 };
 pub(super) use explanation::{explained, replicas};
-pub(super) use holds::{extend, extended, optional_id, record, reserve, settle, settled};
+pub(super) use holds::{extend, extended, lost, optional_id, record, reserve, settle, settled};
 pub(super) use overrides::{
     deletion, new_override, not_changed, override_list, override_query, plan_override,
 };
@@ -254,12 +254,16 @@ fn result(
 
 /// Converts a status to a result of a batch or stream.
 pub(super) fn error_result(status: &Status) -> pb::ShouldAllowResult {
-    let error = pb::Error {
+    pb::ShouldAllowResult {
+        result: Some(pb::should_allow_result::Result::Error(error(status))),
+    }
+}
+
+/// Converts a status to the error of one of several calls.
+pub(super) fn error(status: &Status) -> pb::Error {
+    pb::Error {
         code: i32::from(status.code()),
         message: status.message().to_owned(),
-    };
-    pb::ShouldAllowResult {
-        result: Some(pb::should_allow_result::Result::Error(error)),
     }
 }
 

@@ -29,7 +29,7 @@ where
     let until = UntilDrain {
         requests,
         flag: drain.clone(),
-        draining: drain.map(wait_for_drain),
+        draining: drain.map(told),
         was_cut: was_cut.clone(),
     };
     let end =
@@ -37,15 +37,17 @@ where
     answer(until).chain(end.filter_map(std::future::ready))
 }
 
-fn going_away() -> Status {
+/// The status of a stream that this server ends.
+pub(super) fn going_away() -> Status {
     Status::unavailable(
         "this connection is to end; what was not answered was not decided: ask it on another stream",
     )
 }
 
-type DrainFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type DrainFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-fn wait_for_drain(DrainSignal(mut drain): DrainSignal) -> DrainFuture {
+/// Waits until a connection is to end.
+pub(super) fn told(DrainSignal(mut drain): DrainSignal) -> DrainFuture {
     Box::pin(async move {
         // An error means that the connection is gone, which also means the end.
         let _ = drain.wait_for(|drain| *drain).await;

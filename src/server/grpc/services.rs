@@ -174,10 +174,10 @@ impl<T: WorkerService> ConnectionServices<T> {
             method,
         };
         keep_little(&mut request);
-        if let Method::Watch | Method::Stream | Method::Other = method {
+        if let Method::Watch | Method::Stream | Method::Hold | Method::Other = method {
             request.extensions_mut().insert(self.drain.clone());
         }
-        if let Method::Stream | Method::Other = method {
+        if let Method::Stream | Method::Hold | Method::Other = method {
             let (head, body) = request.into_parts();
             let inbound = InboundBody::new(body, calls.account());
             let request = Request::from_parts(head, RequestBody::Stream(inbound.clone()));
@@ -237,7 +237,7 @@ pub(super) struct Handler<T> {
 impl<T: WorkerService> RequestHandler for Handler<T> {
     fn handle(&self, mut request: Request<RequestBody>) -> ResponseFuture {
         let service = &self.services.service;
-        if let Method::Joint | Method::Batch | Method::Stream = self.method {
+        if let Method::Joint | Method::Batch | Method::Stream | Method::Hold = self.method {
             request.extensions_mut().insert(self.account.clone());
         }
         if let Method::List = self.method
@@ -297,7 +297,7 @@ impl<T: WorkerService> Handler<T> {
             Method::Decision | Method::Peek | Method::Record | Method::Stream => {
                 boxed(services.rate_limit.clone().call(request))
             }
-            Method::Reserve | Method::Settle | Method::Extend => {
+            Method::Reserve | Method::Settle | Method::Extend | Method::Hold => {
                 boxed(services.holds.clone().call(request))
             }
             Method::Joint => boxed(services.rate_limit_joint.clone().call(request)),
@@ -336,6 +336,8 @@ enum Method {
     Batch,
     List,
     Stream,
+    /// A stream of holds.
+    Hold,
     /// Decisions for a proxy: mostly one or two, of whose values each may be as long as a header field.
     Envoy,
     /// A health check.
@@ -368,6 +370,7 @@ impl Method {
             "Reserve" => Self::Reserve,
             "Settle" => Self::Settle,
             "Extend" => Self::Extend,
+            "Hold" => Self::Hold,
             _ => Self::Other,
         }
     }
@@ -385,7 +388,7 @@ impl Method {
             | Self::Joint
             | Self::Envoy => Kind::Decision,
             Self::Batch | Self::List => Kind::Large,
-            Self::Stream => Kind::Stream,
+            Self::Stream | Self::Hold => Kind::Stream,
             Self::Check => Kind::Check,
             Self::Watch => Kind::Watch,
             Self::Other => Kind::Other,

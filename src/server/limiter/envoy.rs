@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 mod joint;
 
+use super::holds::needs_no_reserve;
 use super::joint::TOO_LATE;
 use super::metrics::WorkerPlans;
-use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal, needs_no_reserve};
+use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::REQUESTS_MAX;

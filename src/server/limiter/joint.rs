@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::admin::within;
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
+use super::holds::needs_no_reserve;
 use super::store_call::candidate_check;
 use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
-use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter, needs_no_reserve};
+use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter};
 use super::{PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};

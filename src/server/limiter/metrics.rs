@@ -21,7 +21,7 @@ use counters::PlanCounters;
 pub(super) use counters::{CounterTotals, WorkerPlans};
 use histogram::Histogram;
 pub use histogram::{BOUNDS_NS, Timings};
-pub use holds::{HOLD_EVENTS, HOLD_UNITS, HoldFigures};
+pub use holds::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, HoldStreamCount};
 pub(super) use holds::{HoldCounts, HoldTotals};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
@@ -207,6 +207,8 @@ pub struct Totals {
     pub replicas: u64,
     pub(super) blocks: BlockTotals,
     pub(super) holds: HoldTotals,
+    /// Streams of holds that are open now, and the holds on them.
+    pub hold_streams: [u64; 2],
 }
 
 impl Totals {
@@ -228,6 +230,7 @@ impl Totals {
             replicas: 1,
             blocks: BlockTotals::default(),
             holds: HoldTotals::default(),
+            hold_streams: [0; 2],
         }
     }
 

@@ -227,12 +227,17 @@ async fn the_first_call_of_the_readme_and_its_denial_are_what_a_server_answers()
 }
 
 /// Sends what curl would.
-fn curl(words: &[String], http: &str) -> Reply {
+pub(super) fn curl(words: &[String], http: &str) -> Reply {
     let (mut headers, mut target, mut body) = (Vec::new(), String::new(), None);
     let mut words = words[1..].iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-i" => {}
+            "-i" | "-s" => {}
+            "--json" => {
+                headers.push("Content-Type: application/json".to_owned());
+                headers.push("Accept: application/json".to_owned());
+                body = words.next().cloned();
+            }
             "-H" => headers.push(words.next().unwrap().clone()),
             "-d" => body = words.next().cloned(),
             url => {

@@ -13,7 +13,7 @@ use crate::support::frames::{
 use crate::support::history::Random;
 
 /// Those with large requests or answers stand twice.
-pub const METHODS: [&str; 15] = [
+pub const METHODS: [&str; 16] = [
     "/tollgate.v1.RateLimitService/ShouldAllow",
     "/tollgate.v1.RateLimitService/ShouldAllowJoint",
     "/tollgate.v1.RateLimitService/ShouldAllowBatch",
@@ -29,6 +29,7 @@ pub const METHODS: [&str; 15] = [
     "/tollgate.v1.RateLimitService/Record",
     "/tollgate.v1.HoldService/Reserve",
     "/tollgate.v1.HoldService/Settle",
+    "/tollgate.v1.HoldService/Hold",
 ];
 
 /// What every peer of a round does.

@@ -7,7 +7,7 @@ use tonic::Status;
 use super::{check_request, duration, limit_status, subject};
 use crate::grpc::pb;
 use crate::limiter::{Extended, RequestId, SettledHold};
-use tollgate_core::algorithm::holds::{HoldState, IfUnknown, SettleOutcome};
+use tollgate_core::algorithm::holds::{HoldState, IfUnknown, LostReason, SettleOutcome};
 use tollgate_core::key::Key;
 use tollgate_core::plan::{Concurrency, HoldTerms, check_used};
 use tollgate_store::Check;
@@ -135,6 +135,28 @@ pub(in crate::grpc) fn extended(extended: Extended) -> pb::ExtendResponse {
     pb::ExtendResponse {
         state: state.into(),
         expires_after: extended.expires_in_us.map(duration),
+    }
+}
+
+/// Converts the news that a hold is no longer its stream's. `id` is that of its reserve.
+pub(in crate::grpc) fn lost(
+    id: u64,
+    request_id: &RequestId,
+    reason: LostReason,
+) -> pb::HoldResponse {
+    let reason = match reason {
+        LostReason::Expired => pb::LostReason::Expired,
+        LostReason::Settled => pb::LostReason::Settled,
+        LostReason::Moved => pb::LostReason::Moved,
+        LostReason::Forgotten => pb::LostReason::Forgotten,
+    };
+    let lost = pb::HoldLost {
+        request_id: request_id.as_str().to_owned(),
+        reason: reason.into(),
+    };
+    pb::HoldResponse {
+        id,
+        result: Some(pb::hold_response::Result::Lost(lost)),
     }
 }
 

@@ -65,6 +65,11 @@ fn holds(text: &mut Exposition, totals: &Totals) {
             text.sample(UNITS, &[("plan", &plan.name), ("kind", kind)], units);
         }
     }
+    let [streams, held] = totals.hold_streams;
+    let help = "Streams of holds that are open now.";
+    text.single("tollgate_hold_streams", Kind::Gauge, help, streams);
+    let help = "Holds that are renewed for open streams.";
+    text.single("tollgate_stream_holds", Kind::Gauge, help, held);
 }
 
 fn near_limit(text: &mut Exposition, totals: &Totals) {

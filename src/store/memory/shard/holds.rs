@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 use super::{Call, HashedName, Shard};
 use crate::memory::arena::Handle;
 use crate::memory::checked_out::{CheckedOut, STATES};
-use crate::{Check, HoldCheck, StoreError};
+use crate::{Check, HoldCheck, LeaseCheck, StoreError};
 use tollgate_core::algorithm::holds::{
-    self, HoldCall, HoldKey, HoldVerdict, NoteFigures, Notes, end_holds,
+    self, EndedHolds, HoldCall, HoldKey, HoldVerdict, LeaseEvent, LeaseVerdict, LostReason,
+    NoteFigures, Notes, end_holds, lease,
 };
 use tollgate_core::algorithm::{self, Block, BlockReading, Mode, State, Verdict};
 use tollgate_core::key::Cost;
@@ -61,6 +62,43 @@ impl Shard {
         self.keep(call, name.hash, (found, index), (checked_out, notes));
         self.keep_blocks(call, name, (&before, &blocks));
         Ok(verdict)
+    }
+
+    /// Carries out a call of a stream about one of its holds. It needs no room: a hold that ends becomes an id, which is smaller.
+    pub(in crate::memory) fn lease(
+        &mut self,
+        name: HashedName<'_>,
+        check: &LeaseCheck,
+        now_us: u64,
+    ) -> LeaseVerdict {
+        let charge = Check {
+            key: check.key.clone(),
+            plan: check.plan.clone(),
+            cost: Cost::ONE,
+            mode: Mode::Charge,
+        };
+        let call = Call {
+            name: name.name,
+            check: &charge,
+            now_us,
+        };
+        let found = self.find(name.name, name.hash);
+        let Some(index) = found.and_then(|handle| self.entry(handle).holds()) else {
+            return LeaseVerdict {
+                event: LeaseEvent::Lost(LostReason::Forgotten),
+                ended: EndedHolds::default(),
+            };
+        };
+        let mut checked_out = self.check_out(found, check.plan.limits());
+        let mut notes = self.take_notes(Some(index));
+        let key = HoldKey {
+            states: &mut checked_out.states,
+            blocks: &mut self.blocks_of(found, check.plan.limits()),
+            notes: &mut notes,
+        };
+        let verdict = lease(&check.plan, key, now_us, (&check.id, check.call));
+        self.keep(call, name.hash, (found, Some(index)), (checked_out, notes));
+        verdict
     }
 
     /// Open holds and known ids of a key.

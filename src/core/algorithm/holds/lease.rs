@@ -1,0 +1,348 @@
+//! Leases that a stream renews. A hold is its stream's as long as its lease ends when that stream said last: so a stream that died
+//! unnoticed ends nothing that another one has taken over since.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::notes::{End, Known};
+use super::{EndedHolds, HoldKey, KeyCall, KnownCall, Notes};
+use crate::plan::Plan;
+
+/// What a stream asks about a hold. Ends of leases are by the store's clock, in microseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseCall {
+    /// Make the hold this stream's.
+    Take {
+        /// The lease.
+        ttl_us: u64,
+        /// Whether this stream's own reserve has just opened it. Else it is taken from whoever had it, and its lease begins anew.
+        is_new: bool,
+    },
+    /// Prolong the lease to so long from now.
+    Renew {
+        /// The lease.
+        ttl_us: u64,
+        /// The end that this stream set last.
+        expires_us: u64,
+    },
+    /// End the lease now.
+    End {
+        /// The end that this stream set last.
+        expires_us: u64,
+    },
+}
+
+/// The result of such a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseVerdict {
+    /// What became of it.
+    pub event: LeaseEvent,
+    /// What ended with it.
+    pub ended: EndedHolds,
+}
+
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// It is the stream's, and runs.
+    Open {
+        /// When it ends.
+        expires_us: u64,
+        /// Time until then.
+        expires_in_us: u64,
+    },
+    /// It has ended, by this call.
+    Ended,
+    /// It is no longer the stream's.
+    Lost(LostReason),
+}
+
+/// Why a hold is no longer its stream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostReason {
+    /// Its lease had ended.
+    Expired,
+    /// It was settled.
+    Settled,
+    /// Another stream or an extend took it over.
+    Moved,
+    /// The store does not know it.
+    Forgotten,
+}
+
+/// Carries out a call at `now_us`.
+pub fn lease(
+    plan: &Arc<Plan>,
+    key: HoldKey<'_>,
+    now_us: u64,
+    (id, call): (&str, LeaseCall),
+) -> LeaseVerdict {
+    let mut key_call = KeyCall {
+        plan,
+        limits: plan.limits(),
+        key,
+        now_us,
+        begun: SmallVec::new(),
+    };
+    key_call.key.notes.clamp(now_us);
+    let of_plan = |known: &Known<'_>| {
+        let known = Notes::known_id(known, &key_call.key.notes.holds);
+        known.call == KnownCall::Reserve && *known.plan == *plan.name
+    };
+    if !key_call.find(id).is_some_and(|known| of_plan(&known)) {
+        return LeaseVerdict {
+            event: LeaseEvent::Lost(LostReason::Forgotten),
+            ended: EndedHolds::default(),
+        };
+    }
+    let mut ended = key_call.end_due();
+    let event = key_call.lease(id, call);
+    if event == LeaseEvent::Ended {
+        let more = key_call.end_due();
+        ended.expired += more.expired;
+        ended.released += more.released;
+        ended.units += more.units;
+    }
+    LeaseVerdict { event, ended }
+}
+
+impl KeyCall<'_> {
+    fn lease(&mut self, id: &str, call: LeaseCall) -> LeaseEvent {
+        let place = match self.find(id) {
+            Some(Known::Open(place)) => place,
+            Some(Known::Ended(_, End::Expired { .. })) => {
+                return LeaseEvent::Lost(LostReason::Expired);
+            }
+            Some(Known::Ended(_, End::Settled { .. })) => {
+                return LeaseEvent::Lost(LostReason::Settled);
+            }
+            None | Some(Known::Ended(_, End::Charged { .. })) => {
+                return LeaseEvent::Lost(LostReason::Forgotten);
+            }
+        };
+        let (now_us, hold) = (self.now_us, &self.key.notes.holds[place]);
+        let present_us = hold.expires_us;
+        // A clock that stepped back has shortened the lease, and not another stream.
+        let last_us = now_us + hold.plan.holds.max_ttl_us();
+        let is_mine = |expires_us: u64| expires_us.min(last_us) == present_us;
+        let until_us = match call {
+            LeaseCall::Take { is_new: true, .. } => present_us,
+            // One microsecond more tells the stream that had it, also where the clock stands.
+            LeaseCall::Take { ttl_us, .. } => (now_us + ttl_us).max(present_us + 1),
+            LeaseCall::Renew { ttl_us, expires_us } if is_mine(expires_us) => now_us + ttl_us,
+            LeaseCall::End { expires_us } if is_mine(expires_us) => {
+                self.key.notes.holds[place].expires_us = now_us;
+                return LeaseEvent::Ended;
+            }
+            LeaseCall::Renew { .. } | LeaseCall::End { .. } => {
+                return LeaseEvent::Lost(LostReason::Moved);
+            }
+        };
+        let expires_us = self.key.notes.extend(place, until_us);
+        LeaseEvent::Open {
+            expires_us,
+            expires_in_us: expires_us - now_us,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::holds::{HoldCall, HoldEvent, HoldState, IfUnknown, call};
+    use crate::algorithm::{Block, State};
+    use crate::plan::{Algorithm, Anchor, HoldTerms, Limit, Rule};
+
+    const NOW: u64 = 1_000_000_000_000;
+    const TTL: u64 = 30_000_000;
+
+    /// A key of a plan with one limit, and the time.
+    struct Key {
+        plan: Arc<Plan>,
+        states: Vec<State>,
+        blocks: Vec<Block>,
+        notes: Notes,
+        now_us: u64,
+    }
+
+    impl Key {
+        fn new(release_on_expiry: bool) -> Self {
+            let algorithm = Algorithm::FixedWindow {
+                anchor: Anchor::Clock,
+            };
+            let limit = Limit::new("day", 100, Duration::from_secs(86_400), algorithm).unwrap();
+            let holds = HoldTerms {
+                release_on_expiry,
+                ..HoldTerms::default()
+            };
+            let plan = Plan {
+                holds: holds.into(),
+                ..Plan::new("p", Rule::Limits(vec![limit]))
+            };
+            Self {
+                states: plan.limits().iter().map(State::fresh).collect(),
+                blocks: vec![Block::default()],
+                plan: Arc::new(plan),
+                notes: Notes::default(),
+                now_us: NOW,
+            }
+        }
+
+        fn parts(&mut self) -> (Arc<Plan>, HoldKey<'_>, u64) {
+            let key = HoldKey {
+                states: &mut self.states,
+                blocks: &mut self.blocks,
+                notes: &mut self.notes,
+            };
+            (self.plan.clone(), key, self.now_us)
+        }
+
+        fn ask(&mut self, asked: HoldCall) -> HoldEvent {
+            let (plan, key, now_us) = self.parts();
+            call(&plan, key, now_us, ("a", asked)).event
+        }
+
+        fn lease(&mut self, asked: LeaseCall) -> LeaseEvent {
+            let (plan, key, now_us) = self.parts();
+            lease(&plan, key, now_us, ("a", asked)).event
+        }
+
+        fn reserve(&mut self) {
+            let reserved = self.ask(HoldCall::Reserve {
+                cost: 7,
+                ttl_us: TTL,
+            });
+            assert!(matches!(
+                reserved,
+                HoldEvent::Decided {
+                    expires_in_us: Some(TTL)
+                }
+            ));
+        }
+
+        /// When the lease ends that a stream takes.
+        fn take(&mut self, is_new: bool) -> u64 {
+            match self.lease(LeaseCall::Take {
+                ttl_us: TTL,
+                is_new,
+            }) {
+                LeaseEvent::Open { expires_us, .. } => expires_us,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn renew(expires_us: u64) -> LeaseCall {
+        LeaseCall::Renew {
+            ttl_us: TTL,
+            expires_us,
+        }
+    }
+
+    #[test]
+    fn a_lease_is_its_stream_s_until_another_one_sets_its_end() {
+        let mut key = Key::new(false);
+        assert_eq!(key.lease(renew(1)), LeaseEvent::Lost(LostReason::Forgotten));
+        key.reserve();
+        let first = key.take(true);
+        assert_eq!(first, NOW + TTL);
+        key.now_us += TTL / 3;
+        let renewed = NOW + TTL / 3 + TTL;
+        let open = LeaseEvent::Open {
+            expires_us: renewed,
+            expires_in_us: TTL,
+        };
+        assert_eq!(key.lease(renew(first)), open);
+        // Another stream takes it over, also where the clock stands.
+        let second = key.take(false);
+        assert_eq!(second, renewed + 1);
+        for call in [
+            renew(renewed),
+            LeaseCall::End {
+                expires_us: renewed,
+            },
+        ] {
+            assert_eq!(key.lease(call), LeaseEvent::Lost(LostReason::Moved));
+        }
+        // An extend that prolongs it takes it, too. One that does not leaves it.
+        key.ask(HoldCall::Extend { ttl_us: TTL / 2 });
+        assert!(matches!(key.lease(renew(second)), LeaseEvent::Open { .. }));
+        key.ask(HoldCall::Extend { ttl_us: 2 * TTL });
+        assert_eq!(
+            key.lease(renew(second)),
+            LeaseEvent::Lost(LostReason::Moved)
+        );
+        let settle = HoldCall::Settle {
+            actual: None,
+            if_unknown: IfUnknown::Charge,
+        };
+        key.ask(settle);
+        assert_eq!(
+            key.lease(renew(second)),
+            LeaseEvent::Lost(LostReason::Settled)
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_stream_is_the_end_of_a_lease() {
+        for releases in [false, true] {
+            let mut key = Key::new(releases);
+            key.reserve();
+            let expires_us = key.take(true);
+            let (plan, parts, now_us) = key.parts();
+            let end = LeaseCall::End { expires_us };
+            let ended = lease(&plan, parts, now_us, ("a", end));
+            assert_eq!(ended.event, LeaseEvent::Ended);
+            let units = if releases { 7 } else { 0 };
+            assert_eq!((ended.ended.expired, ended.ended.units), (1, units));
+            let extended = key.ask(HoldCall::Extend { ttl_us: TTL });
+            assert!(matches!(
+                extended,
+                HoldEvent::Extended {
+                    state: HoldState::Expired,
+                    ..
+                }
+            ));
+            assert_eq!(
+                key.lease(renew(expires_us)),
+                LeaseEvent::Lost(LostReason::Expired)
+            );
+        }
+    }
+
+    /// A lease that ends later than the longest from now is shortened, and stays its stream's.
+    #[test]
+    fn a_clock_that_steps_back_takes_no_hold_from_its_stream() {
+        let mut key = Key::new(false);
+        key.reserve();
+        let expires_us = key.take(true);
+        key.now_us -= 3_600_000_000;
+        let open = LeaseEvent::Open {
+            expires_us: key.now_us + 600_000_000,
+            expires_in_us: 600_000_000,
+        };
+        assert_eq!(key.lease(renew(expires_us)), open);
+    }
+
+    #[test]
+    fn the_end_of_a_lease_comes_to_the_microsecond() {
+        let mut key = Key::new(false);
+        key.reserve();
+        let expires_us = key.take(true);
+        key.now_us = expires_us - 1;
+        assert!(matches!(
+            key.lease(renew(expires_us)),
+            LeaseEvent::Open { .. }
+        ));
+        let mut key = Key::new(false);
+        key.reserve();
+        key.now_us = expires_us;
+        assert_eq!(
+            key.lease(renew(expires_us)),
+            LeaseEvent::Lost(LostReason::Expired)
+        );
+    }
+}

@@ -1,0 +1,461 @@
+//! The holds of a stream: whose leases are renewed while it lasts, and ended with it. It knows no wire, and no task of its own.
+//!
+//! A hold is renewed when a third of its lease has passed. A stream owns it as long as its lease ends when that stream said last, by the
+//! store's clock; so nothing is ended that another stream has taken over since.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::holds::{counts, peek_check};
+use super::metrics::HoldStreamCount;
+use super::{Limiter, Refusal, RequestId};
+use tollgate_core::algorithm::holds::{LeaseCall, LeaseEvent, LostReason};
+use tollgate_core::key::Key;
+use tollgate_store::{LeaseCheck, Store, StoreError};
+
+/// Most leases that one call to a store renews or ends, so that no stream occupies it for long.
+pub const RENEWED_TOGETHER: usize = 64;
+/// Leases that are due so soon are renewed with one that is due. The shortest is due after a third of a second.
+const DUE_TOGETHER: Duration = Duration::from_millis(50);
+/// Shortest time until a renewal that failed is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+
+/// A hold, among all of one store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LeaseName {
+    /// The group of the plan that decided. Its plans share a key's ids.
+    pub counts_as: Arc<str>,
+    /// The subject.
+    pub key: Key,
+    /// The id.
+    pub id: RequestId,
+}
+
+/// A call about a hold, as it is asked of the limiter.
+#[derive(Debug)]
+pub struct Ask {
+    /// The subject.
+    pub key: Key,
+    /// The plan that the reserve named.
+    pub plan: String,
+    /// The id.
+    pub id: RequestId,
+    /// What is asked.
+    pub call: LeaseCall,
+}
+
+impl<S> Limiter<S> {
+    /// Counts a stream of holds that begins.
+    pub fn hold_stream(&self) -> HoldStreamCount {
+        self.common.holds.stream()
+    }
+
+    /// The time by which leases are renewed.
+    pub fn lease_time(&self) -> Instant {
+        self.common.clock.monotonic()
+    }
+
+    /// Counts a hold of this plan that is no longer its stream's.
+    pub fn count_lost(&self, plan: &Arc<str>) {
+        self.common.holds.record_lost(plan);
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Asks about leases, all by one call to the store. Returns one result for each, in the same order. Errors: the store did not confirm.
+    pub async fn lease(&self, asked: Vec<Ask>) -> Vec<Result<LeaseEvent, StoreError>> {
+        let checks: Vec<Option<LeaseCheck>> =
+            asked.into_iter().map(|ask| self.lease_check(ask)).collect();
+        let known: Vec<LeaseCheck> = checks.iter().flatten().cloned().collect();
+        let verdicts = self
+            .store
+            .decide_leases(&known, self.store_deadline())
+            .await;
+        let mut verdicts = known.iter().zip(verdicts).map(|(check, verdict)| {
+            let verdict = verdict?;
+            self.common
+                .holds
+                .record_ended(&check.plan.name, verdict.ended);
+            Ok(verdict.event)
+        });
+        let forgotten = || Ok(LeaseEvent::Lost(LostReason::Forgotten));
+        let unanswered = || Err(StoreError::InvalidReply("an answer is missing".to_owned()));
+        let answers = checks.iter().map(|check| match check {
+            Some(_) => verdicts.next().unwrap_or_else(unanswered),
+            None => forgotten(),
+        });
+        answers.collect()
+    }
+
+    /// `None`: the plan is gone, or holds nothing any more.
+    fn lease_check(&self, ask: Ask) -> Option<LeaseCheck> {
+        let found = self.find_for_holds(peek_check(ask.key, ask.plan)).ok()?;
+        counts(&found.check.plan).then_some(LeaseCheck {
+            key: found.check.key,
+            plan: found.check.plan,
+            id: ask.id.as_str().into(),
+            call: ask.call,
+        })
+    }
+
+    /// Makes a hold that was just reserved this stream's. Errors: as for [`Self::lease`].
+    pub async fn take_lease(&self, ask: Ask) -> Result<LeaseEvent, Refusal> {
+        let taken = self.lease(vec![ask]).await.pop();
+        let taken = taken.ok_or_else(Refusal::not_understood)?;
+        taken.map_err(Refusal::Unconfirmed)
+    }
+}
+
+/// A hold of a stream.
+struct Lease<T> {
+    name: LeaseName,
+    /// The plan that the reserve named.
+    plan: String,
+    /// The plan that decided.
+    decided_by: Arc<str>,
+    ttl_us: u64,
+    /// The end that this stream set last. `None` where the store did not tell yet.
+    expires_us: Option<u64>,
+    /// When it ends if it is not renewed, or shortly after.
+    ends_at: Instant,
+    renew_at: Instant,
+    /// Settles of it under way: what they are told is enough.
+    settling: usize,
+    tag: T,
+}
+
+/// The holds of one stream, each with what the stream keeps beside it.
+pub struct Leases<T> {
+    leases: HashMap<u64, Lease<T>>,
+    numbers: HashMap<LeaseName, u64>,
+    /// When each is to be renewed, but for those that are being renewed.
+    due: BTreeSet<(Instant, u64)>,
+    next_number: u64,
+}
+
+/// A hold that a stream gets.
+pub struct NewLease<T> {
+    /// The hold.
+    pub name: LeaseName,
+    /// The plan that the reserve named.
+    pub plan: String,
+    /// The plan that decided.
+    pub decided_by: Arc<str>,
+    /// The lease, which is renewed to as much.
+    pub ttl_us: u64,
+    /// When it ends by the store's clock, if the store told, and the time until then.
+    pub ends: (Option<u64>, u64),
+    /// What the stream keeps beside it.
+    pub tag: T,
+}
+
+/// A hold that is no longer its stream's.
+pub struct Lost<T> {
+    /// Its id.
+    pub id: RequestId,
+    /// The plan that decided.
+    pub plan: Arc<str>,
+    /// Why.
+    pub reason: LostReason,
+    /// What the stream kept beside it.
+    pub tag: T,
+}
+
+impl<T> Default for Leases<T> {
+    fn default() -> Self {
+        Self {
+            leases: HashMap::new(),
+            numbers: HashMap::new(),
+            due: BTreeSet::new(),
+            next_number: 0,
+        }
+    }
+}
+
+impl<T> Leases<T> {
+    /// Number of holds.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Whether a hold of this key has this id, under some plan.
+    pub fn has(&self, key: &Key, id: &RequestId) -> bool {
+        let mut names = self.numbers.keys();
+        names.any(|name| name.key == *key && name.id == *id)
+    }
+
+    /// Adds a hold, in place of an earlier one of the same name.
+    pub fn add(&mut self, new: NewLease<T>, now: Instant) {
+        self.remove(&new.name);
+        let number = self.next_number;
+        self.next_number += 1;
+        let (expires_us, expires_in_us) = new.ends;
+        // Where the store did not tell, it is asked again soon.
+        let renew_in = if expires_us.is_some() {
+            Duration::from_micros(new.ttl_us / 3)
+        } else {
+            RETRY_MIN
+        };
+        let lease = Lease {
+            name: new.name.clone(),
+            plan: new.plan,
+            decided_by: new.decided_by,
+            ttl_us: new.ttl_us,
+            expires_us,
+            ends_at: now + Duration::from_micros(expires_in_us),
+            renew_at: now + renew_in,
+            settling: 0,
+            tag: new.tag,
+        };
+        self.due.insert((lease.renew_at, number));
+        self.numbers.insert(new.name, number);
+        self.leases.insert(number, lease);
+    }
+
+    /// Notes that a settle of this key and id begins or ends.
+    pub fn settling(&mut self, key: &Key, id: &RequestId, begins: bool) {
+        let alike = self.leases.values_mut();
+        let alike = alike.filter(|lease| lease.name.key == *key && lease.name.id == *id);
+        alike.for_each(|lease| {
+            lease.settling = if begins {
+                lease.settling + 1
+            } else {
+                lease.settling.saturating_sub(1)
+            };
+        });
+    }
+
+    /// Removes a hold that is not open any more.
+    pub fn remove(&mut self, name: &LeaseName) {
+        if let Some(number) = self.numbers.remove(name)
+            && let Some(lease) = self.leases.remove(&number)
+        {
+            self.due.remove(&(lease.renew_at, number));
+        }
+    }
+
+    /// When the next one is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes those that are due, at most [`RENEWED_TOGETHER`], with what to ask. [`Self::note`] gets the answers.
+    pub fn take_due(&mut self, now: Instant) -> (Vec<u64>, Vec<Ask>) {
+        let (mut numbers, mut asked) = (Vec::new(), Vec::new());
+        while asked.len() < RENEWED_TOGETHER
+            && let Some((at, number)) = self.due.first().copied()
+            && at
+                <= now
+                    + if numbers.is_empty() {
+                        Duration::ZERO
+                    } else {
+                        DUE_TOGETHER
+                    }
+        {
+            self.due.remove(&(at, number));
+            let Some(lease) = self.leases.get(&number) else {
+                continue;
+            };
+            let ttl_us = lease.ttl_us;
+            let call = match lease.expires_us {
+                Some(expires_us) => LeaseCall::Renew { ttl_us, expires_us },
+                None => LeaseCall::Take {
+                    ttl_us,
+                    is_new: true,
+                },
+            };
+            numbers.push(number);
+            asked.push(lease.ask(call));
+        }
+        (numbers, asked)
+    }
+
+    /// Notes what became of a renewal. Returns the hold if it is lost, and the stream has to be told.
+    pub fn note(
+        &mut self,
+        number: u64,
+        answer: Result<LeaseEvent, StoreError>,
+        now: Instant,
+    ) -> Option<Lost<T>> {
+        let lease = self.leases.get_mut(&number)?;
+        let reason = match answer {
+            Ok(LeaseEvent::Open {
+                expires_us,
+                expires_in_us,
+            }) => {
+                lease.expires_us = Some(expires_us);
+                lease.ends_at = now + Duration::from_micros(expires_in_us);
+                lease.renew_at = now + Duration::from_micros(lease.ttl_us / 3);
+                self.due.insert((lease.renew_at, number));
+                return None;
+            }
+            Err(_) if now < lease.ends_at => {
+                let pause = Duration::from_micros(lease.ttl_us / 12).max(RETRY_MIN);
+                lease.renew_at = (now + pause).min(lease.ends_at);
+                self.due.insert((lease.renew_at, number));
+                return None;
+            }
+            // Not renewed in time.
+            Err(_) | Ok(LeaseEvent::Ended) => LostReason::Expired,
+            Ok(LeaseEvent::Lost(reason)) => reason,
+        };
+        let lease = self.leases.remove(&number)?;
+        self.numbers.remove(&lease.name);
+        (lease.settling == 0).then_some(Lost {
+            id: lease.name.id,
+            plan: lease.decided_by,
+            reason,
+            tag: lease.tag,
+        })
+    }
+
+    /// What ends all of them, in the order in which they came.
+    pub fn ends(&self) -> Vec<Ask> {
+        let mut numbers: Vec<u64> = self.leases.keys().copied().collect();
+        numbers.sort_unstable();
+        let leases = numbers.iter().filter_map(|number| self.leases.get(number));
+        // One that the store did not tell of ends by itself.
+        let owned = leases.filter_map(|lease| Some((lease, lease.expires_us?)));
+        let ask = |(lease, expires_us): (&Lease<T>, u64)| lease.ask(LeaseCall::End { expires_us });
+        owned.map(ask).collect()
+    }
+}
+
+impl<T> Lease<T> {
+    fn ask(&self, call: LeaseCall) -> Ask {
+        Ask {
+            key: self.name.key.clone(),
+            plan: self.plan.clone(),
+            id: self.name.id.clone(),
+            call,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL_US: u64 = 30_000_000;
+    const OPEN: LeaseEvent = LeaseEvent::Open {
+        expires_us: 2,
+        expires_in_us: TTL_US,
+    };
+
+    fn name(id: &str) -> LeaseName {
+        LeaseName {
+            counts_as: "p".into(),
+            key: Key::new("k".to_owned()).unwrap(),
+            id: RequestId::new(id).unwrap(),
+        }
+    }
+
+    fn new(id: &str, expires_us: Option<u64>) -> NewLease<()> {
+        NewLease {
+            name: name(id),
+            plan: "p".to_owned(),
+            decided_by: "p".into(),
+            ttl_us: TTL_US,
+            ends: (expires_us, TTL_US),
+            tag: (),
+        }
+    }
+
+    fn after(began: Instant, seconds: u64) -> Instant {
+        began + Duration::from_secs(seconds)
+    }
+
+    /// The reason with which one hold is lost by this answer after so many seconds.
+    fn lost_by(answer: Result<LeaseEvent, StoreError>, seconds: u64) -> Option<LostReason> {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("a", Some(1)), began);
+        let (numbers, _) = leases.take_due(after(began, 10));
+        let lost = leases.note(numbers[0], answer, after(began, seconds));
+        assert_eq!(leases.is_empty(), lost.is_some());
+        lost.map(|lost| lost.reason)
+    }
+
+    #[test]
+    fn a_lease_is_renewed_when_a_third_of_it_has_passed_and_with_it_those_that_are_due_soon() {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("a", Some(1)), began);
+        leases.add(new("b", Some(1)), began + DUE_TOGETHER);
+        leases.add(new("c", Some(1)), after(began, 1));
+        assert_eq!(leases.next_due(), Some(after(began, 10)));
+        assert!(leases.take_due(after(began, 9)).0.is_empty());
+        let (numbers, asked) = leases.take_due(after(began, 10));
+        let ids: Vec<&str> = asked.iter().map(|ask| ask.id.as_str()).collect();
+        assert_eq!(ids, ["a", "b"]);
+        let renew = LeaseCall::Renew {
+            ttl_us: TTL_US,
+            expires_us: 1,
+        };
+        assert!(asked.iter().all(|ask| ask.call == renew));
+        assert_eq!(leases.next_due(), Some(after(began, 11)));
+        for number in numbers {
+            assert!(leases.note(number, Ok(OPEN), after(began, 10)).is_none());
+        }
+        let (_, asked) = leases.take_due(after(began, 12));
+        assert_eq!(asked.len(), 1, "c alone is due");
+        assert_eq!(leases.next_due(), Some(after(began, 20)));
+    }
+
+    #[test]
+    fn a_renewal_that_fails_is_tried_again_until_the_lease_ends() {
+        let failed = || Err(StoreError::Unreachable("gone".to_owned()));
+        assert_eq!(lost_by(failed(), 11), None);
+        assert_eq!(lost_by(failed(), 29), None);
+        assert_eq!(lost_by(failed(), 30), Some(LostReason::Expired));
+        assert_eq!(lost_by(Ok(OPEN), 31), None);
+        for reason in [
+            LostReason::Settled,
+            LostReason::Moved,
+            LostReason::Forgotten,
+        ] {
+            assert_eq!(lost_by(Ok(LeaseEvent::Lost(reason)), 10), Some(reason));
+        }
+    }
+
+    #[test]
+    fn what_a_settle_tells_is_not_told_twice() {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("a", Some(1)), began);
+        let (numbers, _) = leases.take_due(after(began, 10));
+        leases.settling(&name("a").key, &name("a").id, true);
+        let settled = Ok(LeaseEvent::Lost(LostReason::Settled));
+        assert!(leases.note(numbers[0], settled, began).is_none());
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn only_what_the_store_told_of_is_ended_and_the_rest_is_asked_for_soon() {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("a", Some(7)), began);
+        leases.add(new("b", None), began);
+        let ends = leases.ends();
+        assert_eq!(
+            (ends.len(), ends[0].call),
+            (1, LeaseCall::End { expires_us: 7 })
+        );
+        let (_, asked) = leases.take_due(began + RETRY_MIN);
+        let take = LeaseCall::Take {
+            ttl_us: TTL_US,
+            is_new: true,
+        };
+        assert_eq!((asked.len(), asked[0].call), (1, take));
+        // One of the same name takes its place.
+        leases.add(new("a", Some(9)), began);
+        assert_eq!(leases.len(), 2);
+        leases.remove(&name("a"));
+        assert_eq!(
+            (leases.len(), leases.has(&name("a").key, &name("a").id)),
+            (1, false)
+        );
+    }
+}
