@@ -1,6 +1,8 @@
 //! The clients of `examples/`, each by the commands of its README and from a clean state, against a real server that hangs,
 //! is killed and comes back.
 
+mod holds;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -356,11 +358,19 @@ fn assert_example_works(language: &str, command: &str, folder: &Path) {
     alone.assert_lets_through(1);
 }
 
-/// Installs, then runs each client of the folder. Each tool comes with a sentence that says how to get it.
+/// Installs, then runs each client of the folder.
 fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
     let _turn = TURN
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
+    assert_tools(tools);
+    installed(language, folder)
+        .iter()
+        .for_each(|command| assert_example_works(language, command, folder));
+}
+
+/// Each tool comes with a sentence that says how to get it.
+fn assert_tools(tools: &[(&str, &str)]) {
     for (test, sentence) in tools {
         let found = shell(&format!("{test} >/dev/null"), root())
             .output()
@@ -369,42 +379,45 @@ fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
             .success();
         assert!(found, "`{test}` fails. {sentence} tests/run installs it.");
     }
-    let commands = commands(language);
-    let [install, clients @ ..] = commands.as_slice() else {
-        panic!("examples/{language}/README.md has no command")
-    };
-    let output = shell(install, folder).output().unwrap();
+}
+
+/// Installs by the first command of the README. Returns the others.
+fn installed(language: &str, folder: &Path) -> Vec<String> {
+    let mut commands = commands(language);
+    let install = commands.remove(0);
+    let output = shell(&install, folder).output().unwrap();
     assert!(
         output.status.success(),
         "{install}: {}",
         String::from_utf8_lossy(&output.stdout)
     );
-    assert!(!clients.is_empty());
-    clients
-        .iter()
-        .for_each(|command| assert_example_works(language, command, folder));
+    assert!(!commands.is_empty());
+    commands
 }
+
+const GO: [(&str, &str); 2] = [
+    (
+        "go version",
+        "Go 1.24 or later is needed; that of Debian 12 is older.",
+    ),
+    (
+        "protoc --version",
+        "protoc is needed: apt-get install protobuf-compiler libprotobuf-dev.",
+    ),
+];
+const PYTHON: [(&str, &str); 1] = [(
+    "python3 -c 'import venv, ensurepip'",
+    "Python with venv is needed: apt-get install python3-venv.",
+)];
 
 #[test]
 fn the_go_client_limits_and_fails_open() {
-    let protoc = "protoc is needed: apt-get install protobuf-compiler libprotobuf-dev.";
-    let tools = [
-        (
-            "go version",
-            "Go 1.24 or later is needed; that of Debian 12 is older.",
-        ),
-        ("protoc --version", protoc),
-    ];
-    follow("go", &clean_copy("go"), &tools);
+    follow("go", &clean_copy("go"), &GO);
 }
 
 #[test]
 fn the_python_clients_limit_and_fail_open() {
-    let tools = [(
-        "python3 -c 'import venv, ensurepip'",
-        "Python with venv is needed: apt-get install python3-venv.",
-    )];
-    follow("python", &clean_copy("python"), &tools);
+    follow("python", &clean_copy("python"), &PYTHON);
 }
 
 #[test]
@@ -480,7 +493,7 @@ fn every_client_is_short_and_in_the_table() {
         );
         clients += 1;
     }
-    assert_eq!(clients, 7);
+    assert_eq!(clients, 9);
 }
 
 /// Lines that are not an import, a comment or blank.

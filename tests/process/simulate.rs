@@ -102,7 +102,9 @@ fn a_plan_with_a_concurrency_limit_is_refused_by_name() {
     let folder = Folder::new();
     let jobs = "plans: { jobs: { limits: [ { quota: 5, algorithm: concurrency } ] } }\n";
     folder.put("plans.yaml", jobs.as_bytes());
-    folder.put("access.log", b"");
+    let line =
+        b"192.0.2.1 - - [25/Nov/2026:10:00:00 +0000] \"GET / HTTP/1.1\" 200 12 \"-\" \"curl\"\n";
+    folder.put("access.log", line);
     let output = folder.run(&["--plan", "jobs"]);
     let told = String::from_utf8(output.stderr).unwrap();
     let expected =
