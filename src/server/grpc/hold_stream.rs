@@ -252,8 +252,10 @@ impl<S: Store> Held<S> {
 
     fn reserve(&mut self, id: u64, request: pb::ReserveRequest) -> Result<Calling, Status> {
         let stated = Stated::new(request)?;
-        let is_new = !self.leases.has(&stated.check.key, &stated.id);
-        if is_new && self.leases.len() + self.reserving >= HOLDS_MAX {
+        // One that it has may be repeated.
+        if self.leases.len() + self.reserving >= HOLDS_MAX
+            && !self.leases.has(&stated.check.key, &stated.id)
+        {
             let told = format!(
                 "this stream has {HOLDS_MAX} holds, which is the most: settle some, or open another stream"
             );
@@ -285,7 +287,7 @@ impl<S: Store> Held<S> {
         let (detailed, asked) = (request.detailed, (false, request.http_headers));
         let (subject, settle) = convert::settle(request)?;
         let of = (subject.0.clone(), settle.0.clone());
-        self.leases.settling(&of.0, &of.1, true);
+        self.leases.settle_begins(&of.0, &of.1);
         let service = self.service.clone();
         Ok(Box::pin(async move {
             let settled = service.limiter.settle(subject, settle, None).await;
@@ -324,7 +326,7 @@ impl<S: Store> Held<S> {
                 self.leases.add(*lease, self.service.limiter.lease_time());
             }
             Change::Settled((key, request_id), name) => {
-                self.leases.settling(&key, &request_id, false);
+                self.leases.settle_ends(key, request_id);
                 name.iter().for_each(|name| self.leases.remove(name));
             }
         }

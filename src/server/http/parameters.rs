@@ -742,7 +742,14 @@ mod tests {
                 .iter()
                 .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
                 .collect();
-            let _ = Fields::from_json(bytes, of_check(&Subjects::default()));
+            let settings = CheckSettings::default();
+            for call in Call::ALL {
+                let subjects = Some(&settings.subjects);
+                let read = Fields::from_json(bytes, Names { call, subjects });
+                let nobody = (&HeaderMap::new(), None);
+                let asked = read.and_then(|fields| fields.hold(call, &settings, nobody));
+                assert!(asked.map_or_else(|sentence| !sentence.is_empty(), |_| true));
+            }
             for found in [from_query(&query), from_form(&query)] {
                 match found {
                     Ok(found) => assert!(

@@ -3,6 +3,7 @@
 //! A hold is renewed when a third of its lease has passed. A stream owns it as long as its lease ends when that stream said last, by the
 //! store's clock; so nothing is ended that another stream has taken over since.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -120,8 +121,6 @@ struct Lease<T> {
     /// When it ends if it is not renewed, or shortly after.
     ends_at: Instant,
     renew_at: Instant,
-    /// Settles of it under way: what they are told is enough.
-    settling: usize,
     tag: T,
 }
 
@@ -132,6 +131,8 @@ pub struct Leases<T> {
     /// When each is to be renewed, but for those that are being renewed.
     due: BTreeSet<(Instant, u64)>,
     next_number: u64,
+    /// Settles under way, by key and id: what they are told is enough.
+    settling: HashMap<(Key, RequestId), usize>,
 }
 
 /// A hold that a stream gets.
@@ -169,6 +170,7 @@ impl<T> Default for Leases<T> {
             numbers: HashMap::new(),
             due: BTreeSet::new(),
             next_number: 0,
+            settling: HashMap::new(),
         }
     }
 }
@@ -190,8 +192,13 @@ impl<T> Leases<T> {
         names.any(|name| name.key == *key && name.id == *id)
     }
 
-    /// Adds a hold, in place of an earlier one of the same name.
+    /// Adds a hold, in place of one of the same name whose end was told before.
     pub fn add(&mut self, new: NewLease<T>, now: Instant) {
+        let present = self.numbers.get(&new.name);
+        let present = present.and_then(|number| self.leases.get(number));
+        if present.is_some_and(|present| present.expires_us > new.ends.0) {
+            return;
+        }
         self.remove(&new.name);
         let number = self.next_number;
         self.next_number += 1;
@@ -210,7 +217,6 @@ impl<T> Leases<T> {
             expires_us,
             ends_at: now + Duration::from_micros(expires_in_us),
             renew_at: now + renew_in,
-            settling: 0,
             tag: new.tag,
         };
         self.due.insert((lease.renew_at, number));
@@ -218,17 +224,20 @@ impl<T> Leases<T> {
         self.leases.insert(number, lease);
     }
 
-    /// Notes that a settle of this key and id begins or ends.
-    pub fn settling(&mut self, key: &Key, id: &RequestId, begins: bool) {
-        let alike = self.leases.values_mut();
-        let alike = alike.filter(|lease| lease.name.key == *key && lease.name.id == *id);
-        alike.for_each(|lease| {
-            lease.settling = if begins {
-                lease.settling + 1
-            } else {
-                lease.settling.saturating_sub(1)
-            };
-        });
+    /// Notes that a settle of this key and id begins.
+    pub fn settle_begins(&mut self, key: &Key, id: &RequestId) {
+        let name = (key.clone(), id.clone());
+        *self.settling.entry(name).or_default() += 1;
+    }
+
+    /// Notes that one has ended, whatever it was told.
+    pub fn settle_ends(&mut self, key: Key, id: RequestId) {
+        if let Entry::Occupied(mut settles) = self.settling.entry((key, id)) {
+            *settles.get_mut() -= 1;
+            if *settles.get() == 0 {
+                settles.remove();
+            }
+        }
     }
 
     /// Removes a hold that is not open any more.
@@ -307,8 +316,9 @@ impl<T> Leases<T> {
         };
         let lease = self.leases.remove(&number)?;
         self.numbers.remove(&lease.name);
-        (lease.settling == 0).then_some(Lost {
-            id: lease.name.id,
+        let name = (lease.name.key, lease.name.id);
+        (!self.settling.contains_key(&name)).then_some(Lost {
+            id: name.1,
             plan: lease.decided_by,
             reason,
             tag: lease.tag,
@@ -427,10 +437,14 @@ mod tests {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
         leases.add(new("a", Some(1)), began);
         let (numbers, _) = leases.take_due(after(began, 10));
-        leases.settling(&name("a").key, &name("a").id, true);
-        let settled = Ok(LeaseEvent::Lost(LostReason::Settled));
-        assert!(leases.note(numbers[0], settled, began).is_none());
+        leases.settle_begins(&name("a").key, &name("a").id);
+        let settled = || Ok(LeaseEvent::Lost(LostReason::Settled));
+        assert!(leases.note(numbers[0], settled(), began).is_none());
         assert!(leases.is_empty());
+        leases.settle_ends(name("a").key, name("a").id);
+        leases.add(new("a", Some(1)), began);
+        let (numbers, _) = leases.take_due(after(began, 10));
+        assert!(leases.note(numbers[0], settled(), began).is_some());
     }
 
     #[test]
@@ -449,9 +463,12 @@ mod tests {
             is_new: true,
         };
         assert_eq!((asked.len(), asked[0].call), (1, take));
-        // One of the same name takes its place.
-        leases.add(new("a", Some(9)), began);
-        assert_eq!(leases.len(), 2);
+        // One of the same name takes its place, and not that of one that was told later.
+        for (told, known) in [(9, 9), (8, 9)] {
+            leases.add(new("a", Some(told)), began);
+            let end = LeaseCall::End { expires_us: known };
+            assert_eq!((leases.len(), leases.ends()[0].call), (2, end));
+        }
         leases.remove(&name("a"));
         assert_eq!(
             (leases.len(), leases.has(&name("a").key, &name("a").id)),

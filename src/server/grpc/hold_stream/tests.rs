@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::*;
 use crate::limiter::{Limiter, Settings};
+use crate::transport::account::{KEPT_MAX, UNRESERVED_BYTES, WorkerAccount};
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict};
 use tollgate_core::plan::{Algorithm, Anchor, Limit, Plan, PlanSet, Rule};
 use tollgate_store::clock::SystemClock;
@@ -89,6 +90,18 @@ fn exchange() -> (
     watch::Sender<bool>,
     impl Stream<Item = Result<HoldResponse, Status>> + Unpin,
 ) {
+    exchange_of(None)
+}
+
+/// The same for a connection with this account.
+fn exchange_of(
+    account: Option<Arc<Account>>,
+) -> (
+    mpsc::UnboundedSender<Asked>,
+    Arc<Gated>,
+    watch::Sender<bool>,
+    impl Stream<Item = Result<HoldResponse, Status>> + Unpin,
+) {
     let clock = Arc::new(SystemClock);
     let store = Arc::new(Gated {
         store: MemoryStore::new(CAPACITY_DEFAULT, clock.clone()),
@@ -106,7 +119,7 @@ fn exchange() -> (
         (mpsc::unbounded_channel(), watch::channel(false));
     let requests = stream::poll_fn(move |context| requests.poll_recv(context));
     let service = Service::new(Arc::new(limiter));
-    let stream = HoldStream::new(service, None, requests, Some(DrainSignal(drain)));
+    let stream = HoldStream::new(service, account, requests, Some(DrainSignal(drain)));
     (ask, store, draining, stream)
 }
 
@@ -223,4 +236,29 @@ async fn an_error_of_the_calls_ends_the_holds_and_is_told_last() {
     assert_eq!(ended.code(), tonic::Code::InvalidArgument);
     assert!(stream.next().await.is_none());
     assert_eq!(store.figures(), (0, 1));
+}
+
+/// What a stream holds is kept for its connection. Where there is no room, nothing is charged.
+#[tokio::test]
+async fn a_hold_is_counted_for_its_connection_until_it_ends() {
+    let account = WorkerAccount::default().open();
+    let (ask, store, _draining, mut stream) = exchange_of(Some(account.clone()));
+    store.gate.add_permits(2);
+    for id in 1..=2 {
+        ask.send(reserve(id)).unwrap();
+        assert!(stream.next().await.unwrap().is_ok());
+    }
+    assert!((2 * HOLD_BYTES..3 * HOLD_BYTES).contains(&account.kept()));
+    let full = account.charge(KEPT_MAX - UNRESERVED_BYTES - account.kept());
+    ask.send(reserve(3)).unwrap();
+    match stream.next().await.unwrap().unwrap().result {
+        Some(hold_response::Result::Error(error)) => {
+            assert_eq!(error.code, i32::from(tonic::Code::ResourceExhausted));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.asked.load(Ordering::Relaxed), 2);
+    drop((full, stream));
+    let_tasks_run().await;
+    assert_eq!((account.kept(), store.figures()), (0, (0, 2)));
 }
