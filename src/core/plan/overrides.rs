@@ -193,7 +193,7 @@ impl PlanOverride {
             )),
             OverrideEffect::UsePlan(name) => {
                 let (index, plan) = find(plans, "use_plan", name)?;
-                if plan.concurrency.is_some() && asked.concurrency.is_none() {
+                if plan.concurrency().is_some() && asked.concurrency().is_none() {
                     return Err(needs_reserve(name, &self.plan));
                 }
                 Ok((asked_index, index, plan.clone()))

@@ -180,7 +180,7 @@ mod tests {
             };
             let plan = Plan {
                 holds: holds.into(),
-                ..Plan::new("p", Rule::Limits(vec![limit]))
+                ..Plan::new("p", Rule::limits([limit]))
             };
             Self {
                 states: plan.limits().iter().map(State::fresh).collect(),

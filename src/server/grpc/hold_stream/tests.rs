@@ -78,7 +78,7 @@ fn plan() -> Plan {
         anchor: Anchor::Clock,
     };
     let limit = Limit::new("hour", 1_000_000, Duration::from_secs(3_600), fixed).unwrap();
-    Plan::new("p", Rule::Limits(vec![limit]))
+    Plan::new("p", Rule::limits([limit]))
 }
 
 type Asked = Result<HoldRequest, Status>;
