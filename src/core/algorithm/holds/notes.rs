@@ -1,6 +1,7 @@
 //! What is kept of a key's ids: open holds, and ids that are known yet.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,14 +11,27 @@ use crate::plan::{LimitFingerprint, Plan};
 
 /// Ids that are forgotten in one call, beside those of the call itself. More are forgotten than are added.
 const FORGOTTEN_A_CALL: usize = 8;
+/// Ids that are looked through one by one. More are found by an index.
+const UNINDEXED: usize = 64;
+/// What an index takes for each id that it has room for: two numbers, a byte, and an eighth.
+const INDEX_BYTES: usize = 20;
+
+/// Numbers of ids, by their hashes. Ids have numbers in the order in which they ended.
+type IdIndex = HashMap<u64, u64, BuildHasherDefault<DefaultHasher>>;
 
 /// The holds and ids of one key. The default has none.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
     /// Holds that were not ended: open ones, and such whose lease is over and at which no call looked yet.
     pub(super) holds: Vec<Hold>,
-    /// Ids that are not open, in the order in which they ended.
+    /// Ids that are not open, in the order in which they ended. One that ended once more has left a gap, without an id.
     ended: VecDeque<Ended>,
+    /// Gaps among them.
+    gaps: usize,
+    /// The number of the first of them.
+    first_number: u64,
+    /// Empty as long as they are few.
+    index: IdIndex,
     /// Microseconds that were ever given back to each bucket, since there are notes.
     given: SmallVec<[(LimitFingerprint, u64); 1]>,
     /// Greatest `max_ids` of the plans that left a note here.
@@ -111,6 +125,12 @@ impl Hold {
     }
 }
 
+fn hash_of(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::default();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// What an allocator takes for an id.
 fn id_bytes(id: &str) -> usize {
     id.len().next_multiple_of(16)
@@ -119,7 +139,7 @@ fn id_bytes(id: &str) -> usize {
 impl Notes {
     /// Whether nothing is kept.
     pub fn is_empty(&self) -> bool {
-        self.holds.is_empty() && self.ended.is_empty()
+        self.holds.is_empty() && self.ended.len() == self.gaps
     }
 
     /// When all of it may be forgotten, in microseconds since 1970, or before.
@@ -132,6 +152,7 @@ impl Notes {
         size_of::<Self>()
             + self.holds.capacity() * size_of::<Hold>()
             + self.ended.capacity() * size_of::<Ended>()
+            + self.index.capacity() * INDEX_BYTES
             + self.heap_bytes
             + if self.given.spilled() {
                 self.given.capacity() * size_of::<(LimitFingerprint, u64)>()
@@ -151,10 +172,16 @@ impl Notes {
         } else {
             (after / 4 + 4) * size_of::<Ended>()
         };
+        let index = if after >= UNINDEXED && after >= self.index.capacity() {
+            // Its capacity is seven eighths of a power of two, which doubles.
+            3 * after * INDEX_BYTES
+        } else {
+            0
+        };
         let limits = plan.limits().len();
         let of_limits = size_of::<ChargedBucket>() + size_of::<(LimitFingerprint, u64)>();
         let spilled = if limits > 1 { 8 * of_limits } else { 0 };
-        holds + ended + id_bytes(id) + spilled
+        holds + ended + index + id_bytes(id) + spilled
     }
 
     /// What is known of this id at `now_us` by a call under this plan, which ends the plan's holds that have expired.
@@ -172,9 +199,8 @@ impl Notes {
             };
             return (until_us > now_us).then_some(Known::Ended(&hold.plan, end));
         }
-        let mut ended = self.ended.iter().rev();
-        let found = ended.find(|ended| *ended.id == *id && ended.until_us > now_us)?;
-        Some(Known::Ended(&found.plan, found.end))
+        let found = &self.ended[self.place_of(id)?];
+        (found.until_us > now_us).then_some(Known::Ended(&found.plan, found.end))
     }
 
     /// Why a call with this id is refused: what it is known for.
@@ -227,11 +253,12 @@ impl Notes {
     /// Remembers an id that is not open, in place of what was known of it.
     pub(super) fn remember(&mut self, ended: Ended, now_us: u64) {
         // An expired hold that is settled later is known as settled.
-        if let Some(place) = self.ended.iter().rposition(|known| known.id == ended.id) {
-            self.ended
-                .remove(place)
-                .iter()
-                .for_each(|known| self.heap_bytes -= id_bytes(&known.id));
+        if let Some(place) = self.place_of(&ended.id) {
+            self.index.remove(&hash_of(&ended.id));
+            let before = &mut self.ended[place];
+            self.heap_bytes -= id_bytes(&before.id);
+            (before.id, before.until_us) = (Box::default(), 0);
+            self.gaps += 1;
         }
         if ended.until_us <= now_us {
             return;
@@ -243,19 +270,58 @@ impl Notes {
             self.ended.reserve_exact(more);
         });
         self.ended.push_back(ended);
+        self.index_last();
         self.forget_some(now_us);
+    }
+
+    /// Where an id is among those that are not open.
+    fn place_of(&self, id: &str) -> Option<usize> {
+        if !self.index.is_empty() {
+            let number = self.index.get(&hash_of(id))?;
+            let place = usize::try_from(number.checked_sub(self.first_number)?).ok()?;
+            // Another id may have its hash.
+            if self.ended.get(place).is_some_and(|ended| *ended.id == *id) {
+                return Some(place);
+            }
+        }
+        self.ended.iter().rposition(|ended| *ended.id == *id)
+    }
+
+    /// Adds the last id to the index; all of them, once they are many.
+    fn index_last(&mut self) {
+        if !self.index.is_empty() {
+            let number = (self.first_number..).nth(self.ended.len() - 1);
+            let last = self.ended.back().zip(number);
+            self.index
+                .extend(last.map(|(ended, number)| (hash_of(&ended.id), number)));
+        } else if self.ended.len() > UNINDEXED {
+            let numbers = (self.first_number..).zip(&self.ended);
+            let named = numbers.filter(|(_, ended)| !ended.id.is_empty());
+            self.index
+                .extend(named.map(|(number, ended)| (hash_of(&ended.id), number)));
+        }
     }
 
     /// Forgets ids at whose end none is known any more, and those that are too many.
     fn forget_some(&mut self, now_us: u64) {
         for _ in 0..FORGOTTEN_A_CALL {
-            let too_many = u32::try_from(self.ended.len()).unwrap_or(u32::MAX) > self.max_ids;
-            let goes = |oldest: &Ended| too_many || oldest.until_us <= now_us;
+            while self
+                .ended
+                .front()
+                .is_some_and(|oldest| oldest.id.is_empty())
+            {
+                self.ended.pop_front();
+                (self.gaps, self.first_number) = (self.gaps - 1, self.first_number + 1);
+            }
+            let known = u32::try_from(self.ended.len() - self.gaps).unwrap_or(u32::MAX);
+            let goes = |oldest: &Ended| known > self.max_ids || oldest.until_us <= now_us;
             if !self.ended.front().is_some_and(goes) {
                 return;
             }
             if let Some(oldest) = self.ended.pop_front() {
+                self.first_number += 1;
                 self.heap_bytes -= id_bytes(&oldest.id);
+                self.index.remove(&hash_of(&oldest.id));
             }
         }
     }
@@ -298,7 +364,10 @@ impl Notes {
     /// Ids that are known at `now_us` and not open.
     pub(super) fn known_ids(&self, now_us: u64) -> usize {
         let mut ended = self.ended.iter();
-        let over = self.holds.iter().filter(|hold| !hold.is_open(now_us));
+        let over = self
+            .holds
+            .iter()
+            .filter(|hold| !hold.is_open(now_us) && hold.known_until_us() > now_us);
         ended.by_ref().filter(|id| id.until_us > now_us).count() + over.count()
     }
 }
