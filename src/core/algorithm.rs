@@ -521,12 +521,11 @@ impl State {
         match (&mut *self, limit.algorithm()) {
             (Self::Window(window), _) => window.undo(limit, now_us, units, at_us),
             (Self::Counter(counter), _) => counter.undo(limit, now_us, units, at_us),
-            (Self::Runs(runs), algorithm) if at_us + limit.window_us() > now_us => {
-                let is_log = algorithm == Algorithm::SlidingLog;
-                let has_them = |run_us| !is_log || run_us == at_us;
-                runs.take_back(limit, now_us, (at_us, units), has_them);
+            (Self::Runs(runs), Algorithm::SlidingWindow { .. }) => {
+                sliding_window::give_back(runs, limit, (now_us, at_us), units);
             }
-            (Self::Runs(_) | Self::Bucket(_), _) => {}
+            (Self::Runs(runs), _) => sliding_log::undo(runs, limit, now_us, units, at_us),
+            (Self::Bucket(_), _) => {}
         }
         before.saturating_sub(self.read(limit, now_us, 0).counted())
     }

@@ -496,12 +496,12 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Where denials by this plan are remembered. Those of a plan with a candidate are not: the store must see each request, or
-    /// the candidate's counts would be wrong.
+    /// the candidate's counts would be wrong. Nor are those of a plan that releases holds: units come back as leases end.
     fn denials_of(&self, plan: &Plan) -> Option<&DenyCache> {
         self.worker
             .denials
             .as_ref()
-            .filter(|_| plan.candidate.is_none())
+            .filter(|_| plan.candidate.is_none() && !plan.releases_holds())
     }
 
     /// The decision for a store call that began at `started_at`.

@@ -177,7 +177,7 @@ pub trait Store: Send + Sync + 'static {
         _deadline: StoreDeadline,
     ) -> impl Future<Output = Result<HoldVerdict, StoreError>> + Send {
         async {
-            let why = "holds are kept by the embedded store only, yet".to_owned();
+            let why = "this store keeps no holds".to_owned();
             Err(StoreError::Refused(why))
         }
     }
@@ -189,18 +189,18 @@ pub trait Store: Send + Sync + 'static {
         checks: &[LeaseCheck],
         _deadline: StoreDeadline,
     ) -> impl Future<Output = Vec<Result<LeaseVerdict, StoreError>>> + Send {
-        let why = "leases are renewed by the embedded store only, yet".to_owned();
+        let why = "this store keeps no holds".to_owned();
         std::future::ready(vec![Err(StoreError::Refused(why)); checks.len()])
     }
 
-    /// Open holds and known ids of a key, for operators. `None` where the store keeps none.
-    fn hold_figures(&self, _key: &Key, _plan: &Plan) -> Option<NoteFigures> {
-        None
-    }
-
-    /// Whether the store keeps holds and ids. Where it does not, such calls are refused.
-    fn keeps_holds(&self) -> bool {
-        false
+    /// Open holds and known ids of a key, for operators. Errors: as for [`Self::decide_one`].
+    fn hold_figures(
+        &self,
+        _key: &Key,
+        _plan: &Arc<Plan>,
+        _deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<NoteFigures, StoreError>> + Send {
+        async { Ok(NoteFigures::default()) }
     }
 
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
@@ -225,6 +225,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Names of the keys in Redis that hold the state of this key under this plan, for operators. Empty for an embedded store.
     fn names(&self, _key: &Key, _plan: &Plan) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The same of those that hold its holds and ids, where it has some.
+    fn hold_names(&self, _key: &Key, _plan: &Plan) -> Vec<String> {
         Vec::new()
     }
 }
@@ -380,17 +385,15 @@ impl Store for ConfiguredStore {
         }
     }
 
-    fn hold_figures(&self, key: &Key, plan: &Plan) -> Option<NoteFigures> {
+    async fn hold_figures(
+        &self,
+        key: &Key,
+        plan: &Arc<Plan>,
+        deadline: StoreDeadline,
+    ) -> Result<NoteFigures, StoreError> {
         match self {
-            Self::Memory(store) => Store::hold_figures(&**store, key, plan),
-            Self::Redis(store) => store.hold_figures(key, plan),
-        }
-    }
-
-    fn keeps_holds(&self) -> bool {
-        match self {
-            Self::Memory(store) => store.keeps_holds(),
-            Self::Redis(store) => store.keeps_holds(),
+            Self::Memory(store) => Store::hold_figures(&**store, key, plan, deadline).await,
+            Self::Redis(store) => store.hold_figures(key, plan, deadline).await,
         }
     }
 
@@ -412,6 +415,13 @@ impl Store for ConfiguredStore {
         match self {
             Self::Memory(store) => store.names(key, plan),
             Self::Redis(store) => store.names(key, plan),
+        }
+    }
+
+    fn hold_names(&self, key: &Key, plan: &Plan) -> Vec<String> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.hold_names(key, plan),
         }
     }
 }

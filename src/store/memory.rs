@@ -121,6 +121,16 @@ impl MemoryStore {
         self.shards.iter().map(|shard| lock(shard).bytes()).sum()
     }
 
+    /// Open holds and known ids of a key.
+    pub fn figures(&self, key: &Key, plan: &Plan) -> NoteFigures {
+        let group = group_of(&plan.counts_as, key);
+        let Some(name) = Name::new(&group, key.as_str().as_bytes()) else {
+            return NoteFigures::default();
+        };
+        let name = HashedName::new(&self.hasher, name);
+        self.shard(name).hold_figures(name, self.clock.now_us())
+    }
+
     fn shard(&self, name: HashedName<'_>) -> MutexGuard<'_, Shard> {
         lock(&self.shards[Self::shard_index(name)])
     }
@@ -192,15 +202,13 @@ impl Store for MemoryStore {
         checks.iter().map(|check| self.lease(check)).collect()
     }
 
-    fn keeps_holds(&self) -> bool {
-        true
-    }
-
-    fn hold_figures(&self, key: &Key, plan: &Plan) -> Option<NoteFigures> {
-        let group = group_of(&plan.counts_as, key);
-        let name = Name::new(&group, key.as_str().as_bytes())?;
-        let name = HashedName::new(&self.hasher, name);
-        Some(self.shard(name).hold_figures(name, self.clock.now_us()))
+    async fn hold_figures(
+        &self,
+        key: &Key,
+        plan: &Arc<Plan>,
+        _deadline: StoreDeadline,
+    ) -> Result<NoteFigures, StoreError> {
+        Ok(self.figures(key, plan))
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -6,6 +6,7 @@
 mod batcher;
 mod cluster;
 mod connection;
+mod holds;
 mod name;
 mod overrides;
 mod replicas;
@@ -23,7 +24,10 @@ use std::time::{Duration, Instant};
 use fred::types::Value;
 use tokio::time::timeout_at;
 
-use super::{Check, JointFailure, Store, StoreDeadline, StoreError, Subject, has_charges};
+use super::{
+    Check, HoldCheck, JointFailure, LeaseCheck, Store, StoreDeadline, StoreError, Subject,
+    has_charges,
+};
 use crate::clock::{Clock, monotonic};
 use batcher::call::{Call, Purpose, ScriptRequest};
 use batcher::{Answer, Answers, Batcher, JointNote, ScriptTransport};
@@ -31,12 +35,13 @@ use cluster::{Cluster, RedirectFollower};
 pub use connection::breaker::BreakerState;
 use connection::endpoint::Endpoint;
 use connection::manager::ConnectionManager;
-use connection::{CallError, Command, CommandKind};
+use connection::{CallError, Command};
 use reset::Reset;
 use script::Script;
 use sentinel::Watch;
 use target::Topology;
 pub use target::{RedisTarget, Tls};
+use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
 use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
@@ -84,6 +89,8 @@ pub struct Status {
 struct Node {
     manager: Arc<ConnectionManager>,
     batcher: Batcher,
+    /// That of requests with an id, and of those about holds: they have calls of their own.
+    holds: Batcher,
 }
 
 /// Settings of every connection to one node.
@@ -202,6 +209,7 @@ impl RedisStore {
         Ok(Self {
             servers: Servers::One(Node {
                 batcher: Batcher::start(manager.clone()),
+                holds: Batcher::start(manager.clone()),
                 manager,
             }),
             key_prefix,
@@ -230,6 +238,37 @@ impl RedisStore {
             Servers::Many(cluster) => {
                 let answers = cluster.ask_joint(requests, until).await?;
                 answers.each.into_iter().collect()
+            }
+        }
+    }
+
+    /// Decides a check that no holds concern.
+    async fn decide_plainly(&self, check: &Check, deadline: Duration) -> Answer {
+        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
+        match &self.servers {
+            Servers::One(node) if check.mode == Mode::Refund => {
+                Box::pin(node.decide_unbatched(request(), deadline, None)).await
+            }
+            Servers::Many(cluster) if check.mode == Mode::Refund => {
+                Box::pin(cluster.decide_unbatched(request(), deadline)).await
+            }
+            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
+            // Boxed, so that the future for one server stays small.
+            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
+        }
+    }
+
+    /// Decides checks that no holds concern.
+    async fn decide_all_plainly(&self, checks: &[Check], deadline: Duration) -> Vec<Answer> {
+        let until = monotonic() + deadline;
+        let requests = checks
+            .iter()
+            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
+            .collect();
+        match &self.servers {
+            Servers::One(node) => node.decide_all(requests, deadline).await,
+            Servers::Many(cluster) => {
+                Box::pin(cluster.decide_batch(requests, until, deadline)).await
             }
         }
     }
@@ -322,12 +361,24 @@ impl Node {
         deadline: Duration,
         follower: Option<RedirectFollower>,
     ) -> Answer {
+        let (call, reply) = self.call_unbatched(request, deadline, follower).await?;
+        let answers = call.answers(reply.as_bytes().unwrap_or_default());
+        answers.into_iter().next().unwrap_or_else(holds::no_answer)
+    }
+
+    /// The call of one request, and its reply; see [`Self::decide_unbatched`].
+    async fn call_unbatched(
+        &self,
+        request: ScriptRequest,
+        deadline: Duration,
+        follower: Option<RedirectFollower>,
+    ) -> Result<(Call, Value), StoreError> {
         self.manager.refusal().map_or(Ok(()), Err)?;
         let until = request.until;
         let ready = timeout_at(until.into(), self.manager.ready()).await;
         ready.map_err(|_| StoreError::Deadline(deadline))?;
         let mut call = Call::for_request(request);
-        let reply = loop {
+        loop {
             let command = self.manager.script_command(&call, until)?;
             let reply = match &follower {
                 Some(follower) => follower.follow(command, &mut 0).await?,
@@ -341,18 +392,9 @@ impl Node {
             call.store_time_us =
                 script_codec::parse_store_time(reply.as_bytes().unwrap_or_default());
             if call.store_time_us.is_none() {
-                break reply;
+                return Ok((call, reply));
             }
-        };
-        let no_answer = || {
-            Err(StoreError::InvalidReply(
-                "the script's reply has an unknown form".to_owned(),
-            ))
-        };
-        call.answers(reply.as_bytes().unwrap_or_default())
-            .into_iter()
-            .next()
-            .unwrap_or_else(no_answer)
+        }
     }
 
     async fn decide_all(&self, requests: Vec<ScriptRequest>, deadline: Duration) -> Vec<Answer> {
@@ -411,18 +453,10 @@ impl Node {
 
 impl Store for RedisStore {
     async fn decide_one(&self, check: &Check, StoreDeadline(deadline): StoreDeadline) -> Answer {
-        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
-        match &self.servers {
-            Servers::One(node) if check.mode == Mode::Refund => {
-                Box::pin(node.decide_unbatched(request(), deadline, None)).await
-            }
-            Servers::Many(cluster) if check.mode == Mode::Refund => {
-                Box::pin(cluster.decide_unbatched(request(), deadline)).await
-            }
-            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
-            // Boxed, so that the future for one server stays small.
-            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
+        if holds::concern(check) {
+            return Box::pin(self.decide_beside_holds(check, deadline)).await;
         }
+        self.decide_plainly(check, deadline).await
     }
 
     async fn decide_batch(
@@ -430,17 +464,10 @@ impl Store for RedisStore {
         checks: &[Check],
         StoreDeadline(deadline): StoreDeadline,
     ) -> Vec<Answer> {
-        let until = monotonic() + deadline;
-        let requests = checks
-            .iter()
-            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
-            .collect();
-        match &self.servers {
-            Servers::One(node) => node.decide_all(requests, deadline).await,
-            Servers::Many(cluster) => {
-                Box::pin(cluster.decide_batch(requests, until, deadline)).await
-            }
+        if checks.iter().any(holds::concern_in_batch) {
+            return Box::pin(self.decide_batch_beside_holds(checks, deadline)).await;
         }
+        self.decide_all_plainly(checks, deadline).await
     }
 
     async fn decide_joint(
@@ -463,6 +490,31 @@ impl Store for RedisStore {
                 Box::pin(cluster.decide_joint(requests.collect(), until, deadline)).await
             }
         }
+    }
+
+    async fn decide_hold(
+        &self,
+        check: &HoldCheck,
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Result<HoldVerdict, StoreError> {
+        self.ask_for_hold(check, deadline).await
+    }
+
+    async fn decide_leases(
+        &self,
+        checks: &[LeaseCheck],
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Vec<Result<LeaseVerdict, StoreError>> {
+        self.ask_for_leases(checks, deadline).await
+    }
+
+    async fn hold_figures(
+        &self,
+        key: &Key,
+        plan: &Arc<Plan>,
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Result<NoteFigures, StoreError> {
+        self.ask_for_figures((key, plan), deadline).await
     }
 
     /// Does not use the batcher: requests that were not answered yet may be decided before or after the reset.
@@ -489,6 +541,10 @@ impl Store for RedisStore {
     fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
         name::all_of(&self.key_prefix, key, plan)
     }
+
+    fn hold_names(&self, key: &Key, plan: &Plan) -> Vec<String> {
+        name::notes(&name::state_name(&self.key_prefix, &plan.counts_as, key)).to_vec()
+    }
 }
 
 /// The error for a request whose reply channel was dropped. The batcher answers every request in time, unless it panics.
@@ -505,7 +561,8 @@ impl StoreSettings {
     /// [`script_codec::pack_call`].
     fn script_command(&self, call: &Call, until: Instant) -> Result<Command, StoreError> {
         let keys = call.keys();
-        let packed = Value::Bytes(script_codec::pack_call(call)?.into());
+        let (sha, kind, packed) = self.packed(call)?;
+        let packed = Value::Bytes(packed.into());
         let clock = self
             .injected
             .iter()
@@ -516,17 +573,14 @@ impl StoreSettings {
         } else {
             i64::try_from(keys.len()).unwrap_or(i64::MAX)
         };
-        let head = [
-            Value::String(self.script.sha.clone()),
-            Value::Integer(keys_len),
-        ];
+        let head = [Value::String(sha), Value::Integer(keys_len)];
         let mut arguments = Vec::with_capacity(head.len() + keys.len() + 2);
         arguments.extend(head);
         arguments.extend(keys.into_iter().map(Value::Bytes));
         arguments.insert(if call.by_names { 2 } else { arguments.len() }, packed);
         arguments.extend(clock);
         Ok(Command {
-            kind: CommandKind::Script,
+            kind,
             arguments,
             until,
         })

@@ -6,6 +6,7 @@
 mod bounds;
 mod bucket;
 mod model;
+mod stores;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +78,7 @@ impl Subject {
         let cost = Cost::new(units).unwrap();
         decide(plan.limits(), &mut self.states, now_us, cost, Mode::Refund);
         let pair = (&before[..], &self.states[..]);
-        self.notes.note_refund(plan.limits(), pair);
+        self.notes.note_refund(plan.limits(), pair, now_us);
     }
 }
 

@@ -1,14 +1,13 @@
 //! Holds, records and requests with an id, through gRPC and the real program.
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
-use tollgate::grpc::pb::{self, DecidedBy, HoldState, Outcome, SettleOutcome};
+use tollgate::grpc::pb::{self, HoldState, Outcome, SettleOutcome};
 use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::support::admin::AdminFixture;
 use crate::support::http::Scrape;
-use crate::support::redis::Redis;
-use crate::support::server::{Client, Server, channel_to, request, tollgate};
+use crate::support::server::{Client, channel_to, request};
 
 const PLANS: &str = "
 listen: { http: '127.0.0.1:0' }
@@ -28,8 +27,8 @@ struct World {
 }
 
 impl World {
-    async fn start() -> Self {
-        let fixture = AdminFixture::start(PLANS, &[]).await;
+    async fn start(arguments: &[&str]) -> Self {
+        let fixture = AdminFixture::start(PLANS, arguments).await;
         let channel = channel_to(&fixture.server.address).await;
         Self {
             decide: fixture.client.clone(),
@@ -106,9 +105,32 @@ fn of_answer(answer: Option<&pb::ShouldAllowResponse>) -> (bool, Option<u64>) {
     (answer.allowed, answer.remaining)
 }
 
-#[tokio::test]
-async fn tokens_are_reserved_and_settled_as_the_example_says() {
-    let mut world = World::start().await;
+/// Runs a claim with the embedded store, and with Redis.
+macro_rules! with_both_stores {
+    ($($claim:ident),* $(,)?) => {
+        mod embedded { $(#[tokio::test] async fn $claim() { super::$claim(super::World::start(&[]).await).await; })* }
+        mod redis {
+            $(#[tokio::test] async fn $claim() {
+                let redis = crate::support::redis::Redis::start();
+                super::$claim(super::World::start(&["--store", &redis.url(), "--set", "store.deadline=10s"]).await).await;
+            })*
+        }
+    };
+}
+
+with_both_stores!(
+    tokens_are_reserved_and_settled_as_the_example_says,
+    five_jobs_run_at_once_as_the_example_says,
+    only_failed_logins_count_as_the_example_says,
+    bad_calls_say_what_is_wrong_and_change_nothing,
+    a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name,
+    a_request_with_an_id_is_charged_once_in_every_call,
+    plans_without_limits_and_in_shadow_mode_hold_nothing_that_they_deny,
+    plans_tell_their_holds_and_metrics_count_them,
+    operators_see_open_holds_and_known_ids,
+);
+
+async fn tokens_are_reserved_and_settled_as_the_example_says(mut world: World) {
     let reserved = world.reserve("tokens", "r1", 2_000).await;
     assert_eq!(of_answer(reserved.answer.as_ref()), (true, Some(98_000)));
     assert!(reserved.held && !reserved.is_repeated);
@@ -136,9 +158,7 @@ async fn tokens_are_reserved_and_settled_as_the_example_says() {
     assert_eq!(world.peek("tokens").await.remaining, Some(96_960));
 }
 
-#[tokio::test]
-async fn five_jobs_run_at_once_as_the_example_says() {
-    let mut world = World::start().await;
+async fn five_jobs_run_at_once_as_the_example_says(mut world: World) {
     for job in 1..=5 {
         let reserved = world.reserve("jobs", &format!("job {job}"), 1).await;
         let left = Some(5 - job);
@@ -191,9 +211,7 @@ async fn five_jobs_run_at_once_as_the_example_says() {
     }
 }
 
-#[tokio::test]
-async fn only_failed_logins_count_as_the_example_says() {
-    let mut world = World::start().await;
+async fn only_failed_logins_count_as_the_example_says(mut world: World) {
     for attempt in 1..=5 {
         assert!(world.peek("login").await.allowed, "{attempt}");
         let id = format!("attempt {attempt}");
@@ -211,9 +229,7 @@ async fn only_failed_logins_count_as_the_example_says() {
     assert_eq!(of_answer(twenty.answer.as_ref()), (false, Some(0)));
 }
 
-#[tokio::test]
-async fn bad_calls_say_what_is_wrong_and_change_nothing() {
-    let mut world = World::start().await;
+async fn bad_calls_say_what_is_wrong_and_change_nothing(mut world: World) {
     world.reserve("tokens", "known", 5).await;
     world.record("tokens", "recorded", 5).await;
     let long = "x".repeat(65);
@@ -269,9 +285,7 @@ async fn bad_calls_say_what_is_wrong_and_change_nothing() {
     assert_eq!(world.peek("tokens").await.remaining, Some(99_990));
 }
 
-#[tokio::test]
-async fn a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name() {
-    let mut world = World::start().await;
+async fn a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name(mut world: World) {
     let told = "plan jobs has a concurrency limit: call HoldService.Reserve";
     let status = world
         .decide
@@ -326,9 +340,7 @@ async fn a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name() 
     assert_eq!(of_answer(denied.answer.as_ref()), (false, Some(0)));
 }
 
-#[tokio::test]
-async fn a_request_with_an_id_is_charged_once_in_every_call() {
-    let mut world = World::start().await;
+async fn a_request_with_an_id_is_charged_once_in_every_call(mut world: World) {
     let with_id = |id: &str| pb::ShouldAllowRequest {
         request_id: id.to_owned(),
         ..request("acme", "tokens", Some(10))
@@ -384,9 +396,7 @@ async fn a_request_with_an_id_is_charged_once_in_every_call() {
     );
 }
 
-#[tokio::test]
-async fn plans_without_limits_and_in_shadow_mode_hold_nothing_that_they_deny() {
-    let mut world = World::start().await;
+async fn plans_without_limits_and_in_shadow_mode_hold_nothing_that_they_deny(mut world: World) {
     let free = world.reserve("free", "a", 7).await;
     assert!(!free.held && free.answer.unwrap().allowed);
     let settled = world.settle("free", "a", Some(7)).await;
@@ -406,51 +416,7 @@ async fn plans_without_limits_and_in_shadow_mode_hold_nothing_that_they_deny() {
     );
 }
 
-#[tokio::test]
-async fn redis_keeps_no_holds_yet_and_says_so_to_everyone() {
-    let redis = Redis::start();
-    let plans = "plans: { p: { limits: [ { quota: 5, window: 1m } ] } }";
-    let server = Server::start(plans, &["--store", &redis.url()]);
-    let mut hold = HoldServiceClient::new(channel_to(&server.address).await);
-    let mut decide = server.client().await;
-    let told = "kept by the embedded store only, yet";
-    let with_id = pb::ShouldAllowRequest {
-        request_id: "a".to_owned(),
-        ..request("acme", "p", None)
-    };
-    let statuses = [
-        hold.reserve(reserve("p", "a", 1)).await.unwrap_err(),
-        hold.settle(settle("p", "a", None)).await.unwrap_err(),
-        decide.record(record("p", "", 1)).await.unwrap_err(),
-        decide.should_allow(with_id).await.unwrap_err(),
-    ];
-    for status in statuses {
-        assert_eq!(status.code(), Code::FailedPrecondition);
-        assert!(status.message().contains(told), "{}", status.message());
-    }
-    let answer = decide
-        .should_allow(request("acme", "p", None))
-        .await
-        .unwrap();
-    assert_eq!(answer.into_inner().decided_by(), DecidedBy::Store);
-    let config = "plans: { p: { limits: [ { quota: 5, algorithm: concurrency } ] } }";
-    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-    std::fs::write(file.path(), config).unwrap();
-    let checked = tollgate()
-        .args(["check", "--store", &redis.url()])
-        .arg(file.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&checked.stderr) + String::from_utf8_lossy(&checked.stdout);
-    assert!(
-        !checked.status.success() && text.contains("plans.p.limits[0] needs the embedded store"),
-        "{text}"
-    );
-}
-
-#[tokio::test]
-async fn plans_tell_their_holds_and_metrics_count_them() {
-    let mut world = World::start().await;
+async fn plans_tell_their_holds_and_metrics_count_them(mut world: World) {
     let listed = world
         .decide
         .list_plans(pb::ListPlansRequest {})
@@ -486,9 +452,7 @@ async fn plans_tell_their_holds_and_metrics_count_them() {
     }
 }
 
-#[tokio::test]
-async fn operators_see_open_holds_and_known_ids() {
-    let mut world = World::start().await;
+async fn operators_see_open_holds_and_known_ids(mut world: World) {
     world.reserve("mixed", "a", 2).await;
     world.reserve("mixed", "b", 3).await;
     world.record("mixed", "c", 1).await;

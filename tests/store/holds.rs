@@ -9,7 +9,7 @@ use tollgate::algorithm::holds::{
 use tollgate::algorithm::{Block, State, decide_with_blocks, test};
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
-use tollgate::store::{Check, HoldCheck, MemoryStore, Mode, Store};
+use tollgate::store::{Check, HoldCheck, MemoryStore, Mode};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::Random;
@@ -117,7 +117,7 @@ impl Alone {
         let verdict = decide_with_blocks(plan.limits(), key, now_us, cost, check.mode);
         if check.mode == Mode::Refund {
             let states = (&before[..], &self.states[..]);
-            self.notes.note_refund(plan.limits(), states);
+            self.notes.note_refund(plan.limits(), states, now_us);
         }
         let statuses = verdict.statuses(plan.limits(), cost);
         let remaining = statuses.iter().map(|status| status.remaining);
@@ -208,7 +208,7 @@ async fn a_reset_drops_holds_and_ids() {
     assert_eq!(store.len(), 1);
     assert!(store.forget("group", &Key::new("key").unwrap()));
     assert_eq!(store.len(), 0);
-    let figures = Store::hold_figures(&store, &Key::new("key").unwrap(), &plan).unwrap();
+    let figures = store.figures(&Key::new("key").unwrap(), &plan);
     assert_eq!((figures.open, figures.known_ids), (0, 0));
     assert!(fits("b"));
 }
@@ -232,7 +232,7 @@ fn a_look_writes_nothing_and_a_denied_reserve_makes_no_key() {
     clock.advance(2 * S);
     // As a reserve would meet it: the lease is over.
     assert_eq!(looked(&store), (true, 10));
-    let figures = Store::hold_figures(&store, &Key::new("key").unwrap(), &slots).unwrap();
+    let figures = store.figures(&Key::new("key").unwrap(), &slots);
     assert_eq!((figures.open, figures.known_ids), (0, 1));
     let late = store.hold(&ask(&slots, "key", ("a", settle(3)))).unwrap();
     let HoldEvent::Settled(settlement) = late.event else {

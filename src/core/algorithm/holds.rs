@@ -32,6 +32,15 @@ pub use lease::{LeaseCall, LeaseEvent, LeaseVerdict, LostReason, lease};
 pub use notes::Notes;
 use notes::{End, Ended, Hold, Known};
 
+/// The id was known, and no hold is open.
+const REPEATED: HoldEvent = HoldEvent::Repeated {
+    expires_in_us: None,
+};
+/// It was decided, and nothing is held.
+const NOT_HELD: HoldEvent = HoldEvent::Decided {
+    expires_in_us: None,
+};
+
 /// What is kept of a key: one state and one block for each limit of the plan, and its notes.
 pub struct HoldKey<'a> {
     /// States, in the order of the limits.
@@ -112,10 +121,15 @@ impl Notes {
     }
 
     /// Adds what an operator gave back to the buckets of these limits, whose states were others before.
-    pub fn note_refund(&mut self, limits: &[Limit], (before, after): (&[State], &[State])) {
+    pub fn note_refund(
+        &mut self,
+        limits: &[Limit],
+        (before, after): (&[State], &[State]),
+        now_us: u64,
+    ) {
         for (limit, pair) in limits.iter().zip(before.iter().zip(after)) {
             if let (State::Bucket(before), State::Bucket(after)) = pair {
-                let given_us = before.tat_us.saturating_sub(after.tat_us);
+                let given_us = before.tat_us.saturating_sub(after.tat_us.max(now_us));
                 if given_us > 0 {
                     self.gave(limit.fingerprint(), given_us);
                 }
@@ -225,53 +239,27 @@ impl KeyCall<'_> {
                 expires_us,
                 buckets,
             });
-            let view = KeyView {
-                verdict,
-                slots: self.slots().map(|slots| Slots {
-                    wait_us: 0,
-                    ..slots
-                }),
-                full_for_us: None,
-            };
             let expires_in_us = Some(ttl_us);
-            return (HoldEvent::Decided { expires_in_us }, view);
+            return (HoldEvent::Decided { expires_in_us }, self.allowed(verdict));
         }
-        let view = self.denied(verdict, cost, has_room);
-        let event = HoldEvent::Decided {
-            expires_in_us: None,
-        };
-        (event, view)
+        (NOT_HELD, self.denied(verdict, cost, has_room))
     }
 
     fn charge(&mut self, id: &str, cost: u64) -> (HoldEvent, KeyView) {
         if self.find(id).is_some() {
-            let event = HoldEvent::Repeated {
-                expires_in_us: None,
-            };
-            return (event, self.present());
+            return (REPEATED, self.present());
         }
         let verdict = self.decide(cost, true);
-        let event = HoldEvent::Decided {
-            expires_in_us: None,
-        };
         if !verdict.fits {
-            return (event, self.denied(verdict, cost, true));
+            return (NOT_HELD, self.denied(verdict, cost, true));
         }
         self.remember_charge(id, KnownCall::ShouldAllow, cost);
-        let view = KeyView {
-            verdict,
-            slots: None,
-            full_for_us: None,
-        };
-        (event, view)
+        (NOT_HELD, self.allowed(verdict))
     }
 
     fn record(&mut self, id: &str, cost: u64) -> (HoldEvent, KeyView) {
         if self.find(id).is_some() {
-            let event = HoldEvent::Repeated {
-                expires_in_us: None,
-            };
-            return (event, self.peek(1));
+            return (REPEATED, self.peek(1));
         }
         self.charge_beyond(cost);
         if !id.is_empty() {
@@ -398,18 +386,10 @@ impl KeyCall<'_> {
     /// The standing of a request of this cost that was denied. That too many holds are open is told where nothing else denies.
     fn denied(&self, mut verdict: Verdict, cost: u64, has_room: bool) -> KeyView {
         let slots = self.slots();
-        let mut readings = self.limits.iter().zip(&verdict.readings);
-        let others_fit = readings.all(|(limit, reading)| reading.wait_us(limit, cost) == 0)
-            && verdict.blocks.is_none()
-            && slots.is_none_or(|slots| slots.wait_us == 0);
-        let full_for_us = (others_fit && !has_room).then(|| self.first_end_of_plan_us());
+        let full_for_us = (!has_room).then(|| self.first_end_of_plan_us());
         let release = self.key.notes.first_release_us(self.plan, self.now_us);
         verdict.release_in_us = release.unwrap_or(0);
-        KeyView {
-            verdict,
-            slots,
-            full_for_us,
-        }
+        KeyView::told(self.limits, cost, verdict, (slots, full_for_us))
     }
 
     /// Where the key stands, for a call that is allowed.
@@ -417,15 +397,11 @@ impl KeyCall<'_> {
         let mut verdict = test(self.limits, self.key.states, self.now_us, 0, Mode::Peek);
         verdict.fits = true;
         verdict.tell_blocks(self.blocks());
-        let slots = self.slots().map(|slots| Slots {
-            wait_us: 0,
-            ..slots
-        });
-        KeyView {
-            verdict,
-            slots,
-            full_for_us: None,
-        }
+        self.allowed(verdict)
+    }
+
+    fn allowed(&self, verdict: Verdict) -> KeyView {
+        KeyView::told(self.limits, 0, verdict, (self.slots(), None))
     }
 
     /// What a request of this cost would meet: a ShouldAllow or, under a concurrency limit, a reserve.
@@ -438,11 +414,7 @@ impl KeyCall<'_> {
             && has_room;
         verdict.tell_blocks(blocks);
         if verdict.fits {
-            return KeyView {
-                verdict,
-                slots,
-                full_for_us: None,
-            };
+            return self.allowed(verdict);
         }
         self.denied(verdict, cost, has_room)
     }

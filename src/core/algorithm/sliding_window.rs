@@ -30,7 +30,23 @@ pub(super) fn undo(
     times_us: (u64, u64),
     units: u64,
 ) {
-    let ((now_us, instant_us), cell_us) = (times_us, limit.cell_us(precision));
+    let cell_us = limit.cell_us(precision);
+    let same_cell = |at_us: u64| at_us / cell_us == times_us.1 / cell_us;
+    take_back(runs, limit, times_us, units, same_cell);
+}
+
+/// Gives back units of the oldest run that is not older than a charge, while that counts. `times_us` as for [`undo`].
+pub(super) fn give_back(runs: &mut Runs, limit: &Limit, times_us: (u64, u64), units: u64) {
+    take_back(runs, limit, times_us, units, |_| true);
+}
+
+fn take_back(
+    runs: &mut Runs,
+    limit: &Limit,
+    (now_us, instant_us): (u64, u64),
+    units: u64,
+    has_them: impl Fn(u64) -> bool,
+) {
     if instant_us > now_us || instant_us + limit.window_us() <= now_us {
         return;
     }
@@ -38,8 +54,7 @@ pub(super) fn undo(
     let mut read = runs.clone();
     read.clamp(now_us);
     read.drop_expired(limit.window_us(), now_us);
-    let same_cell = |at_us: u64| at_us / cell_us == instant_us / cell_us;
-    if read.take_back(limit, now_us, (instant_us, units), same_cell) {
+    if read.take_back(limit, now_us, (instant_us, units), has_them) {
         *runs = read;
     }
 }

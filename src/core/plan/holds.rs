@@ -72,11 +72,13 @@ impl HoldTerms {
         }
     }
 
-    pub(crate) fn max_ttl_us(&self) -> u64 {
+    /// The longest lease, in microseconds.
+    pub fn max_ttl_us(&self) -> u64 {
         micros(self.max_ttl)
     }
 
-    pub(crate) fn remember_us(&self) -> u64 {
+    /// How long an id is known after its hold ended or its charge, in microseconds.
+    pub fn remember_us(&self) -> u64 {
         micros(self.remember)
     }
 }

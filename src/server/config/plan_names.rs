@@ -13,8 +13,6 @@ pub(super) struct PlanNames {
     pub(super) all: Option<BTreeSet<String>>,
     /// Those that have a concurrency limit.
     pub(super) with_slots: BTreeSet<Arc<str>>,
-    /// Paths of what the config says about holds.
-    pub(super) of_holds: Vec<String>,
 }
 
 impl PlanNames {
@@ -60,14 +58,6 @@ impl PlanNames {
             return false;
         }
         self.check(name, (path, "is", right), errors)
-    }
-
-    /// Refuses what the config says about holds, where no store keeps them.
-    pub(super) fn refuse_holds(&self, errors: &mut ErrorList) {
-        for path in &self.of_holds {
-            let why = "needs the embedded store: holds are kept by it only, yet; remove it, or set store.url to memory:";
-            report(errors, path, why);
-        }
     }
 }
 

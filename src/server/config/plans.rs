@@ -85,7 +85,7 @@ fn check_plans(
     let mut candidates = Vec::new();
     let checked: Vec<Option<Plan>> = plans
         .into_iter()
-        .map(|(name, node)| plan(&name, node, (&mut candidates, &mut names.of_holds), errors))
+        .map(|(name, node)| plan(&name, node, &mut candidates, errors))
         .collect();
     let mut plans: BTreeMap<Arc<str>, Plan> = checked
         .into_iter()
@@ -148,7 +148,7 @@ fn count_shared_limits(plans: &mut BTreeMap<Arc<str>, Plan>, errors: &mut ErrorL
 fn plan(
     name: &str,
     node: Node,
-    (candidates, of_holds): (&mut Vec<Candidate>, &mut Vec<String>),
+    candidates: &mut Vec<Candidate>,
     errors: &mut ErrorList,
 ) -> Option<Plan> {
     let path = node.path.clone();
@@ -174,7 +174,7 @@ fn plan(
         .take("counts_as")
         .map_or(Some(name.to_owned()), |node| group(node, errors));
     let limits = table.take("limits").map(|node| limits(node, errors));
-    let terms = terms(&path, &mut table, &limits, (of_holds, errors));
+    let terms = terms(&mut table, &limits, errors);
     candidates.extend(
         table
             .take("candidate")
@@ -216,22 +216,19 @@ fn rule(
     None
 }
 
-/// The terms of a plan's holds. Notes the paths of what the plan says about holds.
+/// The terms of a plan's holds.
 fn terms(
-    path: &str,
     table: &mut Table,
     limits: &Option<Option<PlanLimits>>,
-    (of_holds, errors): (&mut Vec<String>, &mut ErrorList),
+    errors: &mut ErrorList,
 ) -> Option<HoldTerms> {
     let node = table.take("holds");
-    of_holds.extend(node.as_ref().map(|node| node.path.clone()));
     if let (Some(node), None) = (&node, limits) {
         let problem = "belongs to plans with limits; remove it, or write limits";
         report(errors, &node.path, problem);
     }
     let limits = limits.iter().flatten();
     let slots = limits.filter_map(|limits| limits.slots.as_ref()).next();
-    of_holds.extend(slots.map(|slots| format!("{path}.limits[{}]", slots.place())));
     holds::terms(node, slots.map(Concurrency::quota), errors)
 }
 

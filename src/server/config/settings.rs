@@ -13,7 +13,6 @@ use super::overrides;
 use super::plans;
 use super::status;
 use super::store;
-use super::store_url::StoreUrl;
 use super::tree::{ErrorList, Node, Table, report};
 use super::warnings;
 use tollgate_store::clock::{Clock, SystemClock};
@@ -38,9 +37,6 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
         .filter(|name| !name.is_empty());
     let check = check_endpoint::check(&mut root, errors);
     let (names, plans) = plans::check(root.take("plans"), default_plan.as_deref(), errors);
-    if let Some(StoreUrl::Redis(_)) = store.as_ref().map(|store| &store.url) {
-        names.refuse_holds(errors);
-    }
     let envoy = envoy::check(root.take("envoy"), &names, errors);
     let overrides = overrides::read(root.take("overrides"), &names, errors);
     root.finish(errors);

@@ -273,7 +273,7 @@ pub(super) fn refusal(refusal: &Refusal) -> Status {
         Refusal::UnknownPlan(unknown) => Status::not_found(unknown.to_string()),
         Refusal::Overloaded => overloaded(&refusal.to_string()),
         Refusal::CallerDeadline => Status::deadline_exceeded(refusal.to_string()),
-        Refusal::NeedsReserve(_) | Refusal::NothingToRecord(_) | Refusal::HoldsNotKept => {
+        Refusal::NeedsReserve(_) | Refusal::NothingToRecord(_) => {
             Status::failed_precondition(refusal.to_string())
         }
         Refusal::Lease(_) | Refusal::KnownId(_) => Status::invalid_argument(refusal.to_string()),

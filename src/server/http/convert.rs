@@ -195,10 +195,6 @@ pub(super) fn refusal(refusal: &Refusal) -> Response {
             let title = "the plan counts no units";
             error(StatusCode::BAD_REQUEST, title, &sentence)
         }
-        Refusal::HoldsNotKept => {
-            let title = "the store of this server keeps no holds";
-            error(StatusCode::BAD_REQUEST, title, &sentence)
-        }
         Refusal::Lease(_) => bad_request(StatusCode::BAD_REQUEST, &sentence),
         Refusal::KnownId(_) => {
             let title = "the request_id is known for another call";

@@ -102,7 +102,7 @@ impl<S: Store> Limiter<S> {
                 workers_denying: self.workers_denying(&check),
                 store_error: None,
                 candidate: None,
-                holds: self.store.hold_figures(&check.key, &plan),
+                holds: None,
             }
         };
         if let Some(next) = self.known(&check, None) {
@@ -113,11 +113,13 @@ impl<S: Store> Limiter<S> {
             Ok(verdict) => {
                 let read = self.explain_read(&check, &verdict, deadline);
                 let (next, limits, candidate) = within(caller, deadline, read).await??;
-                Ok(Explanation {
+                let explained = Explanation {
                     limits,
                     candidate,
                     ..by_plan(next)
-                })
+                };
+                let explained = self.with_holds(&check, explained, deadline);
+                Ok(within(caller, deadline, explained).await??)
             }
             Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
             Err(error) => {
@@ -130,6 +132,23 @@ impl<S: Store> Limiter<S> {
                 })
             }
         }
+    }
+
+    /// Adds the open holds and known ids of the key, and if it has some, the names in Redis that hold them.
+    async fn with_holds(
+        &self,
+        check: &Check,
+        mut explained: Explanation,
+        deadline: StoreDeadline,
+    ) -> Result<Explanation, StoreError> {
+        let Check { key, plan, .. } = check;
+        let figures = self.store.hold_figures(key, plan, deadline).await?;
+        if figures.open + figures.known_ids > 0 {
+            let names = self.store.hold_names(key, plan);
+            explained.redis_names.extend(names);
+        }
+        explained.holds = Some(figures);
+        Ok(explained)
     }
 
     /// What the store's answer to a peek tells: the next decision, the limits, and the candidate.
@@ -171,8 +190,11 @@ impl<S: Store> Limiter<S> {
         };
         let view = self.store.decide_hold(&peek, deadline).await?.view;
         let next = shadowed(&check.plan, view.decision(&check.plan, Cost::ONE));
-        let figures = self.store.hold_figures(&check.key, &check.plan);
-        let ends = figures.unwrap_or_default().slot_ends_us.into_iter();
+        let figures = self
+            .store
+            .hold_figures(&check.key, &check.plan, deadline)
+            .await?;
+        let ends = figures.slot_ends_us.into_iter();
         let release = |(units, after_us)| Release { units, after_us };
         let of_slots = next.limits().iter().position(|row| row.is_of_slots());
         if let (Some(place), Some(slots)) = (of_slots, view.slots) {

@@ -1,6 +1,6 @@
 //! Holds, records, and requests with an id: which plan decides, what the store answers, and what is told where it does not.
 //!
-//! They neither use nor fill the remembered denials: only a store without a network between keeps holds, yet, and it needs none.
+//! They neither use nor fill the remembered denials. Where units come back, denials of the key are forgotten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -274,11 +274,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Finds the plan that decides. Errors: there is none, or the store keeps no holds.
+    /// Finds the plan that decides. Errors: there is none.
     pub(super) fn find_for_holds(&self, check: Check<String>) -> Result<Found, Refusal> {
-        if !self.store.keeps_holds() {
-            return Err(Refusal::HoldsNotKept);
-        }
         let worker_plans = self.worker.worker_plans();
         let found = self.find_plan(&worker_plans, check);
         Ok(found.map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown))?)
@@ -344,6 +341,9 @@ impl<S: Store> Limiter<S> {
             error => Refusal::Unconfirmed(error),
         })?;
         self.common.holds.record(&plan.name, &call, &verdict);
+        if gave_back(&verdict) {
+            self.forget_denials(&plan.counts_as, &check.key);
+        }
         match verdict.event {
             HoldEvent::Refused(known) => Err(Refusal::KnownId(Box::new(known))),
             _ => Ok(verdict),
@@ -379,6 +379,15 @@ pub(super) fn needs_no_reserve(plan: &Plan) -> Result<(), Refusal> {
         None => Ok(()),
         Some(_) => Err(Refusal::NeedsReserve(plan.name.clone())),
     }
+}
+
+/// Whether units came back, so that a request that was denied may pass.
+fn gave_back(verdict: &HoldVerdict) -> bool {
+    let settled = match &verdict.event {
+        HoldEvent::Settled(settlement) => settlement.returned.iter().any(|units| *units > 0),
+        _ => false,
+    };
+    settled || verdict.ended.units > 0
 }
 
 pub(super) fn counts(plan: &Plan) -> bool {

@@ -78,6 +78,9 @@ impl<S: Store> Limiter<S> {
             self.common
                 .holds
                 .record_ended(&check.plan.name, verdict.ended);
+            if verdict.ended.units > 0 {
+                self.forget_denials(&check.plan.counts_as, &check.key);
+            }
             Ok(verdict.event)
         });
         let forgotten = || Ok(LeaseEvent::Lost(LostReason::Forgotten));

@@ -29,11 +29,6 @@ pub enum Refusal {
         "plan {0} has a concurrency limit alone, which counts no units: there is nothing to record"
     )]
     NothingToRecord(Arc<str>),
-    /// The store keeps no holds and ids.
-    #[error(
-        "holds, records and ids of requests are kept by the embedded store only, yet: set store.url to memory:"
-    )]
-    HoldsNotKept,
     /// The lease is out of range.
     #[error(transparent)]
     Lease(#[from] LeaseError),

@@ -29,7 +29,7 @@ use tokio::time::Sleep;
 
 use crate::StoreError;
 use crate::clock::monotonic;
-use call::{Call, ScriptRequest, work_in_flight_max};
+use call::{Call, HoldAnswer, ScriptRequest, work_in_flight_max};
 pub(super) use caller::{Answers, JointNote};
 use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
@@ -121,6 +121,18 @@ impl Batcher {
         deadline: Duration,
     ) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (caller, answered) = Caller::alone(self.reserve(1)?, deadline);
+        request.caller = Some(caller);
+        self.queue.send(Job::Single(request)).map_err(|_| ended())?;
+        Ok(answered)
+    }
+
+    /// Submits a request with an id, or about holds. Errors: see [`Self::take`].
+    pub(super) fn take_hold(
+        &self,
+        mut request: ScriptRequest,
+        deadline: Duration,
+    ) -> Result<oneshot::Receiver<Result<HoldAnswer, StoreError>>, StoreError> {
+        let (caller, answered) = Caller::of_hold(self.reserve(1)?, deadline);
         request.caller = Some(caller);
         self.queue.send(Job::Single(request)).map_err(|_| ended())?;
         Ok(answered)

@@ -271,10 +271,11 @@ impl ClusterState {
                 endpoint,
                 probe_call(),
             )));
-            let follower = RedirectFollower::new(manager.clone(), self);
+            let start = || Batcher::start(Arc::new(RedirectFollower::new(manager.clone(), self)));
             Arc::new(Node {
+                batcher: start(),
+                holds: start(),
                 manager,
-                batcher: Batcher::start(Arc::new(follower)),
             })
         };
         self.nodes()

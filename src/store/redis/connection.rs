@@ -83,6 +83,8 @@ pub(super) struct Command {
 #[derive(Clone, Copy)]
 pub(super) enum CommandKind {
     Script,
+    /// Calls with an id, and those about holds, by this script.
+    Holds(&'static LazyLock<Script>),
     Read,
     Delete,
     /// An exchange of replicas, beside decisions, by this script.
@@ -96,7 +98,10 @@ impl Command {
     pub(super) fn key(&self) -> Option<String> {
         let index = match self.kind {
             // After the script's hash and the number of keys.
-            CommandKind::Script | CommandKind::Exchange(_) | CommandKind::Forget => 2,
+            CommandKind::Script
+            | CommandKind::Holds(_)
+            | CommandKind::Exchange(_)
+            | CommandKind::Forget => 2,
             CommandKind::Read | CommandKind::Delete => 0,
         };
         self.arguments.get(index)?.as_string()
@@ -106,7 +111,7 @@ impl Command {
 impl CommandKind {
     fn name(self) -> &'static str {
         match self {
-            Self::Script | Self::Exchange(_) | Self::Forget => "EVALSHA",
+            Self::Script | Self::Holds(_) | Self::Exchange(_) | Self::Forget => "EVALSHA",
             Self::Read => "GET",
             Self::Delete => "DEL",
         }
@@ -236,7 +241,9 @@ impl Connection {
             let failed = match answer {
                 // Nothing was executed, so sending again charges once. The loop ends, since each round takes time.
                 Err(error) if error.details().starts_with("NOSCRIPT") => match kind {
-                    CommandKind::Exchange(script) => self.load(script, until).await,
+                    CommandKind::Exchange(script) | CommandKind::Holds(script) => {
+                        self.load(script, until).await
+                    }
                     CommandKind::Forget => self.load(&reset::SCRIPT, until).await,
                     CommandKind::Script | CommandKind::Read | CommandKind::Delete => {
                         self.load_script(loads, until).await

@@ -2,7 +2,7 @@
 //!
 //! All begin with `store.key_prefix`, which is empty unless it is set. A request's state lies under `{group:key}`, each log
 //! beside it under `{group:key}log:` and the log's window, and the index of those logs that are not found by their names under
-//! `{group:key}logs`. The braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no
+//! `{group:key}logs`. Holds lie under `{group:key}holds`, and ids that are not open under `{group:key}ids`. The braces are the hash tag, so that all keys of one request share a Cluster slot. Names of groups hold no
 //! colon, so the name reads one way only; braces in a key are escaped, so that a caller cannot choose the tag, and so the slot.
 //!
 //! A key of a shard lies under `{shard}{group:key}` instead, and the same follows. The first braces are the hash tag, so that all keys
@@ -20,7 +20,14 @@ use tollgate_core::plan::{Algorithm, CANDIDATE_SEPARATOR, COMMON_WINDOWS_MS, Lim
 /// Names that a subject's state may lie under, whatever its plans are or were: its packed state, and its logs of common windows.
 pub(super) fn known_of(tag: &str) -> impl Iterator<Item = String> {
     let logs = COMMON_WINDOWS_MS.iter().map(move |ms| log(tag, ms * 1_000));
-    std::iter::once(tag.to_owned()).chain(logs)
+    std::iter::once(tag.to_owned())
+        .chain(notes(tag))
+        .chain(logs)
+}
+
+/// The names of a subject's holds, and of its ids that are not open, from the subject's.
+pub(super) fn notes(tag: &str) -> [String; 2] {
+    [format!("{tag}holds"), format!("{tag}ids")]
 }
 
 /// The name of the index of a subject's logs, from the subject's.
@@ -170,7 +177,7 @@ mod tests {
         let names: Vec<String> = known_of("{free:alice}").collect();
         assert_eq!(
             (names[0].as_str(), names.len()),
-            ("{free:alice}", 1 + COMMON_WINDOWS_MS.len())
+            ("{free:alice}", 3 + COMMON_WINDOWS_MS.len())
         );
         assert!(
             names.contains(&"{free:alice}log:60000000".to_owned())

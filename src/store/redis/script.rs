@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use fred::bytes_utils::Str;
 use fred::util::sha1_hash;
@@ -14,15 +15,23 @@ const CLOCK_INJECTED: &str = include_str!("script/clock_injected.lua");
 
 /// The statements that every call runs, in the order that Lua needs. A line that begins with [`PLACE`] stands for a region of
 /// [`PARTS`].
-const MAIN: [&str; 3] = [
+const MAIN: [&str; 4] = [
     include_str!("script/request.lua"),
     include_str!("script/read.lua"),
+    include_str!("script/variables.lua"),
     include_str!("script/decide.lua"),
+];
+/// The same of calls with an id, and of those about holds.
+const HOLDS_MAIN: [&str; 4] = [
+    include_str!("script/request.lua"),
+    include_str!("script/read.lua"),
+    include_str!("script/variables.lua"),
+    include_str!("script/holds.lua"),
 ];
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are not part of the script.
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 23] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
     include_str!("script/short/logs.lua"),
@@ -40,6 +49,12 @@ const PARTS: [&str; 17] = [
     include_str!("script/block.lua"),
     include_str!("script/general.lua"),
     include_str!("script/joint.lua"),
+    include_str!("script/holds/notes.lua"),
+    include_str!("script/holds/ids.lua"),
+    include_str!("script/holds/give_back.lua"),
+    include_str!("script/holds/view.lua"),
+    include_str!("script/holds/calls.lua"),
+    include_str!("script/holds/requests.lua"),
 ];
 /// Begins a line that is replaced by a region; the region's name follows.
 const PLACE: &str = "--> ";
@@ -65,6 +80,17 @@ impl Script {
 
     /// The deciding script, on Redis's clock or, for tests, on one sent as the last argument.
     pub(super) fn new(injected_clock: bool) -> Self {
+        Self::of(&MAIN, injected_clock)
+    }
+
+    /// The script of calls with an id, and of those about holds.
+    pub(super) fn of_holds(injected_clock: bool) -> &'static LazyLock<Self> {
+        static ON_CLOCK: LazyLock<Script> = LazyLock::new(|| Script::of(&HOLDS_MAIN, false));
+        static INJECTED: LazyLock<Script> = LazyLock::new(|| Script::of(&HOLDS_MAIN, true));
+        if injected_clock { &INJECTED } else { &ON_CLOCK }
+    }
+
+    fn of(main: &[&str], injected_clock: bool) -> Self {
         let clock = if injected_clock {
             CLOCK_INJECTED
         } else {
@@ -72,7 +98,7 @@ impl Script {
         };
         let mut text = [&with_kinds(WORDS), clock].concat();
         let regions = regions();
-        MAIN.iter()
+        main.iter()
             .for_each(|part| put_together(&mut text, &with_kinds(part), &regions));
         Self::from_text(text)
     }
@@ -144,16 +170,18 @@ mod tests {
     /// A [`PLACE`] line whose name is not a region's would stay in the text as a comment.
     #[test]
     fn every_place_has_its_region_and_every_region_its_place() {
-        let script = Script::new(false);
+        let texts =
+            [&Script::new(false).text, &Script::of_holds(false).text].map(ToString::to_string);
+        let text = texts.concat();
         let left = |line: &str| {
             [PLACE, REGION.0, REGION.1]
                 .iter()
                 .any(|mark| line.starts_with(mark))
         };
-        assert!(!script.text.lines().any(left));
+        assert!(!text.lines().any(left));
         for (name, text) in regions() {
             let first = text.lines().find(|line| !line.starts_with(PLACE)).unwrap();
-            assert!(script.text.contains(first), "{name}");
+            assert!(text.contains(first), "{name}");
         }
     }
 

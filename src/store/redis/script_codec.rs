@@ -1,5 +1,7 @@
 //! Packs a call into the script's argument, and parses the script's reply. `script/request.lua` describes both layouts.
 
+pub(super) mod holds;
+
 use std::fmt::Display;
 
 use smallvec::SmallVec;
@@ -41,18 +43,8 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     let mut packed = Vec::with_capacity(64 * call.plans.len() + 16 * call.groups.len());
     packed.extend([0; PLANS_END]);
     packed.push(byte(call.plans.len(), "plans")?);
-    for plan in &call.plans {
-        let has_blocks = plan.plan.has_blocks();
-        let mark = if has_blocks { WITH_BLOCKS } else { 0 };
-        packed.push(mark | byte(plan.order.len(), "limits of a plan")?);
-        plan.ordered()
-            .try_for_each(|limit| pack_limit(&mut packed, limit, call.store_time_us))?;
-        if has_blocks {
-            plan.ordered().try_for_each(|limit| {
-                pack_number::<BLOCK_LENGTH>(&mut packed, limit.block_us() / 1_000)
-            })?;
-        }
-    }
+    let mut plans = call.plans.iter();
+    plans.try_for_each(|plan| pack_limits(&mut packed, plan, call.store_time_us))?;
     let plans_end =
         u32::try_from(packed.len()).map_err(|_| misfit(packed.len(), "bytes of plans"))?;
     packed[..PLANS_END].copy_from_slice(&plans_end.to_le_bytes());
@@ -75,6 +67,24 @@ pub(super) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
         pack_joint_decisions(&mut packed, joint, call)?;
     }
     Ok(packed)
+}
+
+/// Packs the limits of a plan.
+fn pack_limits(
+    packed: &mut Vec<u8>,
+    plan: &CallPlan,
+    store_time_us: Option<u64>,
+) -> Result<(), StoreError> {
+    let has_blocks = plan.plan.has_blocks();
+    let mark = if has_blocks { WITH_BLOCKS } else { 0 };
+    packed.push(mark | byte(plan.order.len(), "limits of a plan")?);
+    plan.ordered()
+        .try_for_each(|limit| pack_limit(packed, limit, store_time_us))?;
+    if has_blocks {
+        plan.ordered()
+            .try_for_each(|limit| pack_number::<BLOCK_LENGTH>(packed, limit.block_us() / 1_000))?;
+    }
+    Ok(())
 }
 
 /// Packs joint decisions, whose requests are in these groups, as one group.

@@ -3,14 +3,42 @@
 use smallvec::SmallVec;
 
 use super::{KeyView, Slots};
+use crate::algorithm::Verdict;
 use crate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use crate::key::Cost;
-use crate::plan::{Concurrency, Plan};
+use crate::plan::{Concurrency, Limit, Plan};
 
 /// The name that stands for a limit where too many holds are open.
 const MAX_OPEN: &str = "holds.max_open";
 
 impl KeyView {
+    /// The standing for this cost, by limits and slots. That too many holds are open, until the first lease of the plan ends, is told
+    /// where nothing else denies.
+    pub fn told(
+        limits: &[Limit],
+        cost: u64,
+        verdict: Verdict,
+        (slots, full_for_us): (Option<Slots>, Option<u64>),
+    ) -> Self {
+        let slots = slots.map(|slots| match verdict.fits {
+            true => Slots {
+                wait_us: 0,
+                ..slots
+            },
+            false => slots,
+        });
+        let mut readings = limits.iter().zip(&verdict.readings);
+        let others_fit = readings.all(|(limit, reading)| reading.wait_us(limit, cost) == 0)
+            && verdict.blocks.is_none()
+            && slots.is_none_or(|slots| slots.wait_us == 0);
+        let full_for_us = full_for_us.filter(|_| !verdict.fits && others_fit);
+        Self {
+            verdict,
+            slots,
+            full_for_us,
+        }
+    }
+
     /// The decision on a request of this cost that the store made.
     pub fn decision(&self, plan: &Plan, cost: Cost) -> Decision {
         let outcome = if self.verdict.fits {

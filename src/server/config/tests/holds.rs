@@ -142,21 +142,9 @@ fn a_plan_with_a_concurrency_limit_stands_nowhere_where_nobody_reserves() {
 }
 
 #[test]
-fn redis_keeps_no_holds_yet_and_a_config_that_says_so_is_refused() {
+fn redis_keeps_holds_as_the_embedded_store_does() {
     let redis = "store: { url: \"redis://127.0.0.1\" }";
-    for (plan, path) in [
-        (format!("{RATE}, holds: {{ ttl: 1m }}"), "plans.p.holds"),
-        (SLOTS.to_owned(), "plans.p.limits[0]"),
-    ] {
-        let text = format!("{}\n{redis}", with(&plan));
-        let errors = load(&text).unwrap_err().errors;
-        assert_eq!((errors.len(), &*errors[0].path), (1, path));
-        assert!(
-            errors[0].message.starts_with("needs the embedded store"),
-            "{}",
-            errors[0].message
-        );
-        assert!(load(&with(&plan)).is_ok());
+    for plan in [format!("{RATE}, holds: {{ ttl: 1m }}"), SLOTS.to_owned()] {
+        assert!(load(&format!("{}\n{redis}", with(&plan))).is_ok());
     }
-    assert!(load(&format!("{}\n{redis}", with(RATE))).is_ok());
 }

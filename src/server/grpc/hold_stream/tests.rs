@@ -55,10 +55,6 @@ impl Store for Shared {
             .collect()
     }
 
-    fn keeps_holds(&self) -> bool {
-        true
-    }
-
     fn is_embedded(&self) -> bool {
         true
     }
@@ -68,7 +64,7 @@ impl Gated {
     /// Open holds, and ids that are known and not open.
     fn figures(&self) -> (usize, usize) {
         let key = Key::new("k".to_owned()).unwrap();
-        let figures = Store::hold_figures(&self.store, &key, &plan()).unwrap();
+        let figures = self.store.figures(&key, &plan());
         (figures.open, figures.known_ids)
     }
 }

@@ -54,7 +54,7 @@ impl Shard {
             blocks: &mut blocks,
             notes: &mut notes,
         };
-        let verdict = if is_peek && key.notes.has_units_due(&check.plan, now_us) {
+        let verdict = if is_peek && !key.notes.is_empty() {
             peek(check, key, now_us)
         } else {
             holds::call(&check.plan, key, now_us, (&check.id, check.call))
@@ -268,13 +268,13 @@ impl Shard {
         } else if let Some(index) = index
             && let Some(mut notes) = self.notes.check_out(index)
         {
-            notes.note_refund(check.plan.limits(), (&before, states));
+            notes.note_refund(check.plan.limits(), (&before, states), now_us);
             self.notes.check_in(index, notes);
         }
     }
 }
 
-/// Looks where units are to come back: on copies, since a look writes nothing.
+/// Looks where there are notes: on copies, since a look writes nothing.
 fn peek(check: &HoldCheck, key: HoldKey<'_>, now_us: u64) -> HoldVerdict {
     let (mut states, mut notes) = (States::from(&*key.states), key.notes.clone());
     let key = HoldKey {

@@ -4,6 +4,7 @@
 //! Pure. The script decides the requests one after another, name by name. Requests for different names share no state. So
 //! every answer is the same as if the requests were decided in the order of [`Call::add`].
 
+mod holds;
 mod joint;
 mod split;
 
@@ -18,6 +19,7 @@ use super::Answer;
 use super::caller::{Caller, JointNote};
 use crate::redis::{SCRIPT_NAMES_MAX, name, script_codec};
 use crate::{Check, StoreError};
+pub(in crate::redis) use holds::{HoldAnswer, HoldAsk, HoldRequest};
 pub(in crate::redis) use joint::{JointPlace, Purpose};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
@@ -99,6 +101,8 @@ pub(in crate::redis) struct ScriptRequest {
     pub(super) others: Box<[Self]>,
     /// Its place in a joint decision, if it is one of one.
     pub(in crate::redis) joint: Option<JointPlace>,
+    /// What it asks with an id or of holds, if it does. All requests of a call do, or none.
+    pub(in crate::redis) hold: Option<Box<HoldRequest>>,
 }
 
 impl ScriptRequest {
@@ -131,6 +135,7 @@ impl ScriptRequest {
             plan_index: 0,
             others: Box::default(),
             joint: None,
+            hold: None,
         }
     }
 
@@ -146,7 +151,7 @@ impl ScriptRequest {
         let plan = &self.plan;
         let (searches, work) = (
             logs_of(plan) * SEARCH_WORK,
-            limits_work(plan) + records_work(plan),
+            limits_work(plan) + records_work(plan) + self.hold_work(),
         );
         if self.joint.is_none() {
             return (searches + work).min(WORK_MAX);
@@ -174,6 +179,7 @@ impl ScriptRequest {
             && last.is_some_and(|last| last.charge_terms() == self.charge_terms());
         let reads_records = last.is_none() || self.plan.shared.logs > 0;
         limits_work(&self.plan)
+            + self.hold_work()
             + if reads_records {
                 records_work(&self.plan)
             } else {
@@ -409,11 +415,13 @@ impl Call {
             ends.push(text.len());
         });
         for group in &self.groups {
+            let notes = group.is_of_holds().then(|| name::notes(group.name()));
             let logs = group
                 .logs
                 .iter()
                 .map(|window_us| name::log(group.name(), *window_us));
-            for name in logs.chain(group.is_indexed.then(|| name::log_index(group.name()))) {
+            let names = notes.into_iter().flatten().chain(logs);
+            for name in names.chain(group.is_indexed.then(|| name::log_index(group.name()))) {
                 text.push_str(&name);
                 ends.push(text.len());
             }
@@ -444,6 +452,9 @@ impl Call {
 
     /// Gives each caller that has no answer yet its answer from the script's reply, or the error in its place.
     pub(super) fn answer(self, reply: Result<&[u8], &StoreError>) {
+        if self.is_of_holds() {
+            return self.answer_holds(reply);
+        }
         let answers = match reply {
             Ok(bytes) if self.tells_instant() => {
                 let (bytes, instant_us) = script_codec::split_instant(bytes);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Answer;
+use super::call::HoldAnswer;
+use crate::StoreError;
 
 /// The caller of one request. It holds a place of [`super::REQUESTS_WAITING_MAX`] until it is answered or dropped.
 pub(in crate::redis) struct Caller {
@@ -19,6 +21,11 @@ pub(in crate::redis) struct Caller {
 enum Reply {
     Single {
         reply: oneshot::Sender<Answer>,
+        _permit: QueuePermit,
+    },
+    /// Of a request with an id, or about holds.
+    Hold {
+        reply: oneshot::Sender<Result<HoldAnswer, StoreError>>,
         _permit: QueuePermit,
     },
     /// The batch of the request, and the index of the answer in it.
@@ -84,6 +91,19 @@ impl Caller {
         )
     }
 
+    /// The same of a request with an id, or about holds.
+    pub(super) fn of_hold(
+        permit: QueuePermit,
+        deadline: Duration,
+    ) -> (Self, oneshot::Receiver<Result<HoldAnswer, StoreError>>) {
+        let (reply, answered) = oneshot::channel();
+        let reply = Reply::Hold {
+            reply,
+            _permit: permit,
+        };
+        (Self { reply, deadline }, answered)
+    }
+
     /// The caller of the request at this index of a batch.
     pub(super) fn in_batch(
         batch: Arc<Mutex<BatchReply>>,
@@ -100,6 +120,7 @@ impl Caller {
     pub(super) fn is_gone(&self) -> bool {
         match &self.reply {
             Reply::Single { reply, .. } => reply.is_closed(),
+            Reply::Hold { reply, .. } => reply.is_closed(),
             Reply::InBatch(batch, _) => lock(batch)
                 .all
                 .as_ref()
@@ -118,7 +139,15 @@ impl Caller {
     pub(super) fn answer(self, answer: Answer) {
         match self.reply {
             Reply::Single { reply, .. } => drop(reply.send(answer)),
+            Reply::Hold { reply, .. } => drop(reply.send(answer.map(HoldAnswer::Verdict))),
             Reply::InBatch(batch, index) => lock(&batch).answer(index, answer),
+        }
+    }
+
+    /// The same for a request with an id, or about holds.
+    pub(super) fn answer_hold(self, answer: Result<HoldAnswer, StoreError>) {
+        if let Reply::Hold { reply, .. } = self.reply {
+            drop(reply.send(answer));
         }
     }
 }

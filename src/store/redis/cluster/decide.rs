@@ -6,9 +6,10 @@ use futures_util::future::join_all;
 use hashbrown::HashMap;
 
 use super::{Cluster, RedirectFollower};
+use crate::StoreError;
 use crate::clock::monotonic;
 use crate::redis::batcher::Answer;
-use crate::redis::batcher::call::ScriptRequest;
+use crate::redis::batcher::call::{HoldAnswer, ScriptRequest};
 use crate::redis::lost_call;
 
 impl Cluster {
@@ -67,6 +68,19 @@ impl Cluster {
             .into_iter()
             .map(|answer| answer.unwrap_or_else(|| Err(lost_call())))
             .collect()
+    }
+
+    /// Asks a request with an id, or about holds, on the node that has its name.
+    pub(in crate::redis) async fn ask_beside_holds(
+        &self,
+        request: ScriptRequest,
+        deadline: Duration,
+    ) -> Result<HoldAnswer, StoreError> {
+        let map = self.state.map(deadline).await?;
+        let node = map.node(&request.name)?;
+        let follower = || Some(RedirectFollower::new(node.manager.clone(), &self.state));
+        let left = request.until.saturating_duration_since(monotonic());
+        node.ask(request, left, follower).await
     }
 
     /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.

@@ -197,7 +197,7 @@ impl ConnectionManager {
             .ready()
             .unwrap_or_else(|| Err(untried()))?;
         let sent = monotonic();
-        if matches!(command.kind, CommandKind::Script) {
+        if matches!(command.kind, CommandKind::Script | CommandKind::Holds(_)) {
             command.until = command.until.max(sent + self.deadline());
         }
         let kind = command.kind;

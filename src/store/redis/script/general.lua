@@ -349,7 +349,7 @@ local function refund(group, states, cost, instants)
 end
 --}
 
---{ general_functions
+--{ general_parts
 -- Splits a stamp into its time and its tag; see decide.lua.
 local function read_time(value, at)
   local low, top = unpack('<I6B', value, at)
@@ -436,6 +436,10 @@ local function decide_group(key, value, first_log, last_log, at, count)
   final = before + count
 end
 
+--}
+
+--{ general_functions
+--> general_parts
 --> joint_functions
 return decide_group, decide_joint, limits_of, undo_parts, undo_joint
 --}

@@ -1,0 +1,198 @@
+//! Calls with an id and calls about holds: by a script of their own, in batches of their own.
+//!
+//! A request without an id meets holds only under a plan that gives the units of expired holds back, and only where it would be
+//! denied. So it is decided as ever first, and once more beside the holds if that denies it. A plan with blocks is asked beside the
+//! holds at once, since a denial would begin a block. A refund is noted for the holds of a bucket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fred::bytes_utils::Str;
+use futures_util::future::join_all;
+
+use super::batcher::Answer;
+use super::batcher::call::{Call, HoldAnswer, ScriptRequest};
+use super::connection::CommandKind;
+use super::script::Script;
+use super::{Node, RedirectFollower, RedisStore, Servers, StoreSettings, lost_call, script_codec};
+use crate::clock::monotonic;
+use crate::{Check, HoldCheck, LeaseCheck, StoreError};
+use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
+use tollgate_core::algorithm::{Algorithm, Mode};
+use tollgate_core::key::Key;
+use tollgate_core::plan::Plan;
+
+/// Whether holds may concern a request without an id.
+pub(super) fn concern(check: &Check) -> bool {
+    match check.mode {
+        Mode::Refund => {
+            let mut limits = check.plan.limits().iter();
+            limits.any(|limit| matches!(limit.algorithm(), Algorithm::TokenBucket { .. }))
+        }
+        Mode::Charge | Mode::Peek => check.plan.releases_holds(),
+    }
+}
+
+/// Whether it is decided beside the holds at once.
+fn is_beside(check: &Check) -> bool {
+    concern(check) && (check.mode == Mode::Refund || check.plan.has_blocks())
+}
+
+/// Whether it is decided in the order of its batch.
+fn is_in_order(check: &Check) -> bool {
+    check.mode == Mode::Refund || !is_beside(check)
+}
+
+/// Whether holds may concern a request of a batch.
+pub(super) fn concern_in_batch(check: &Check) -> bool {
+    check.mode != Mode::Refund && concern(check)
+}
+
+impl StoreSettings {
+    /// The script of a call, its kind, and the call packed for it. Errors: it cannot be packed.
+    pub(super) fn packed(&self, call: &Call) -> Result<(Str, CommandKind, Vec<u8>), StoreError> {
+        if !call.is_of_holds() {
+            let packed = script_codec::pack_call(call)?;
+            return Ok((self.script.sha.clone(), CommandKind::Script, packed));
+        }
+        let script = Script::of_holds(self.injected.is_some());
+        let packed = script_codec::holds::pack_call(call)?;
+        Ok((script.sha.clone(), CommandKind::Holds(script), packed))
+    }
+}
+
+/// The error for a reply that has no answer to the request.
+pub(super) fn no_answer<T>() -> Result<T, StoreError> {
+    let why = "the script's reply has an unknown form".to_owned();
+    Err(StoreError::InvalidReply(why))
+}
+
+impl RedisStore {
+    pub(super) async fn ask_for_hold(
+        &self,
+        check: &HoldCheck,
+        deadline: Duration,
+    ) -> Result<HoldVerdict, StoreError> {
+        let request = ScriptRequest::for_hold(check, &self.key_prefix, monotonic() + deadline);
+        match self.ask(request, deadline).await? {
+            HoldAnswer::Hold(verdict) => Ok(*verdict),
+            _ => no_answer(),
+        }
+    }
+
+    pub(super) async fn ask_for_leases(
+        &self,
+        checks: &[LeaseCheck],
+        deadline: Duration,
+    ) -> Vec<Result<LeaseVerdict, StoreError>> {
+        let until = monotonic() + deadline;
+        let asked = checks.iter().map(|check| async move {
+            let request = ScriptRequest::for_lease(check, &self.key_prefix, until);
+            match self.ask(request, deadline).await? {
+                HoldAnswer::Lease(verdict) => Ok(verdict),
+                _ => no_answer(),
+            }
+        });
+        join_all(asked).await
+    }
+
+    pub(super) async fn ask_for_figures(
+        &self,
+        subject: (&Key, &Arc<Plan>),
+        deadline: Duration,
+    ) -> Result<NoteFigures, StoreError> {
+        let until = monotonic() + deadline;
+        let request = ScriptRequest::for_figures(subject, &self.key_prefix, until);
+        match self.ask(request, deadline).await? {
+            HoldAnswer::Figures(figures) => Ok(figures),
+            _ => no_answer(),
+        }
+    }
+
+    /// Decides a request without an id that holds may concern.
+    pub(super) async fn decide_beside_holds(&self, check: &Check, deadline: Duration) -> Answer {
+        let until = monotonic() + deadline;
+        if !is_beside(check) {
+            let answer = self.decide_plainly(check, deadline).await;
+            if answer.as_ref().is_ok_and(|verdict| !verdict.fits) {
+                let left = until.saturating_duration_since(monotonic());
+                return self.decide_after_ends(check, left).await;
+            }
+            return answer;
+        }
+        self.decide_after_ends(check, deadline).await
+    }
+
+    /// The same for a batch: first those that holds do not concern at once, in their order, and then the others. A refund in a batch is
+    /// not noted for holds, since it has its place in that order.
+    pub(super) async fn decide_batch_beside_holds(
+        &self,
+        checks: &[Check],
+        deadline: Duration,
+    ) -> Vec<Answer> {
+        let until = monotonic() + deadline;
+        let plain: Vec<Check> = checks
+            .iter()
+            .filter(|check| is_in_order(check))
+            .cloned()
+            .collect();
+        let mut decided = self.decide_all_plainly(&plain, deadline).await.into_iter();
+        let answers = checks.iter().map(|check| {
+            let answer = is_in_order(check).then(|| decided.next()).flatten();
+            async move {
+                match answer {
+                    Some(Ok(verdict)) if verdict.fits || !concern(check) => Ok(verdict),
+                    Some(Err(error)) => Err(error),
+                    _ => {
+                        let left = until.saturating_duration_since(monotonic());
+                        self.decide_after_ends(check, left).await
+                    }
+                }
+            }
+        });
+        join_all(answers).await
+    }
+
+    /// Decides it once the holds of its plan that are over have ended.
+    async fn decide_after_ends(&self, check: &Check, deadline: Duration) -> Answer {
+        let request = ScriptRequest::beside_holds(check, &self.key_prefix, monotonic() + deadline);
+        match self.ask(request, deadline).await? {
+            HoldAnswer::Verdict(verdict) => Ok(verdict),
+            _ => no_answer(),
+        }
+    }
+
+    async fn ask(
+        &self,
+        request: ScriptRequest,
+        deadline: Duration,
+    ) -> Result<HoldAnswer, StoreError> {
+        match &self.servers {
+            Servers::One(node) => node.ask(request, deadline, || None).await,
+            Servers::Many(cluster) => Box::pin(cluster.ask_beside_holds(request, deadline)).await,
+        }
+    }
+}
+
+impl Node {
+    /// Asks a request with an id, or about holds. A refund goes without the batcher: its deadline may be far longer.
+    pub(super) async fn ask(
+        &self,
+        request: ScriptRequest,
+        deadline: Duration,
+        follower: impl FnOnce() -> Option<RedirectFollower>,
+    ) -> Result<HoldAnswer, StoreError> {
+        if request.mode == Mode::Refund {
+            let called = self.call_unbatched(request, deadline, follower());
+            let (call, reply) = Box::pin(called).await?;
+            let answers = call.hold_answers(reply.as_bytes().unwrap_or_default());
+            return answers.into_iter().next().unwrap_or_else(no_answer);
+        }
+        let asked = async {
+            self.manager.refusal().map_or(Ok(()), Err)?;
+            let answered = self.holds.take_hold(request, deadline)?;
+            answered.await.unwrap_or_else(|_| Err(lost_call()))
+        };
+        self.count_undecided(1, asked.await)
+    }
+}

@@ -1,0 +1,197 @@
+-- Requests without an id, as far as they meet holds, and the calls by their numbers.
+
+--{ hold_requests
+-- A ShouldAllow or its peek: it ends what is due of its plan where it would be denied else.
+local function decide_after_ends(group, ask, mode)
+  local charges, fits = mode == 1 or nil, true
+  for _, limit in ipairs(ask.limits) do
+    local _, fits_limit = evaluate(limit, group.records, group.logs, charges and false, ask.number)
+    fits = fits and fits_limit
+  end
+  local is_due = false
+  for _, plan in ipairs(group.notes.plans) do
+    is_due = is_due or plan.count > 0 and plan.first <= now and gives_back_to(plan, ask)
+  end
+  if is_due and not fits then
+    clamp_holds(group.notes)
+    end_due(group, ask)
+    if group.has_logs and charges then
+      write_notes(group)
+    end
+  end
+  local states
+  states, fits = evaluate_all(ask.limits, group.records, group.logs, charges, ask.number)
+  if charges then
+    if not fits then
+      states = evaluate_all(ask.limits, group.records, group.logs, false, ask.number)
+    end
+    charge(group, ask.limits, states, fits, ask.number)
+  end
+  local told = reply_of(fits, states, readings_of(states, ask.number, fits and charges))
+  return 'L' .. told .. pack('<I7', fits and 0 or first_release(group, ask))
+end
+
+-- When each bucket will be full, 0 for one that is not kept.
+local function full_at(group, ask)
+  local full = {}
+  for index, limit in ipairs(ask.limits) do
+    local found = limit.kind == TOKEN_BUCKET and group.records[limit.fingerprint]
+    full[index] = 0
+    if found and found.text then
+      local _
+      _, full[index] = unpack('<I' .. byte(found.text, #limit.fingerprint + 1) % 8 .. 'I7', found.text, #limit.fingerprint + 2)
+    end
+  end
+  return full
+end
+
+-- A refund. What it gives back to buckets is noted where holds are open.
+local function refund_noted(group, ask)
+  local before = full_at(group, ask)
+  local states = evaluate_all(ask.limits, group.records, group.logs, false, 0)
+  local read = readings_of(states, 0, false)
+  refund(group, states, ask.number)
+  local after = full_at(group, ask)
+  for index, limit in ipairs(ask.limits) do
+    local given = before[index] - max(after[index], now)
+    if given > 0 and group.notes.value then
+      note_given(group.notes, limit.fingerprint, given)
+    end
+  end
+  states = evaluate_all(ask.limits, group.records, group.logs, nil, 0)
+  return 'L' .. reply_of(true, states, readings_of(states, 0, false) .. read) .. pack('<I7', 0)
+end
+
+-- Most ids that are counted one by one, and most leases that are told.
+local COUNTED_MAX, TOLD_MAX = 1000, 5
+
+local function figures(group)
+  local open, units, first, known = 0, 0, nil, 0
+  for _, hold in ipairs(holds_of(group.notes)) do
+    if hold.expires > now then
+      open, units, first = open + 1, units + hold.cost, math.min(first or hold.expires, hold.expires)
+    elseif known_until(hold) > now then
+      known = known + 1
+    end
+  end
+  if group.ids.count > COUNTED_MAX then
+    known = known + group.ids.count
+  elseif group.ids.count > 0 then
+    local fields = call('HGETALL', group.names[2])
+    for place = 1, #fields, 2 do
+      if byte(fields[place]) == 105 and read_id(fields[place + 1]).until_us > now then
+        known = known + 1
+      end
+    end
+  end
+  local told, ends = {}, slot_ends(group.notes)
+  for index = 1, math.min(#ends, TOLD_MAX) do
+    told[index] = pack('<I7', ends[index])
+  end
+  return pack('<BI4I7I7I4B', 70, open, units, first and first - now or 0, known, #told) .. table.concat(told)
+end
+--}
+
+--{ hold_functions
+--> text_of
+--> hold_notes
+--> hold_ids
+--> hold_ids_written
+--> hold_give_back
+--> hold_charge_beyond
+--> hold_view
+--> hold_find
+--> hold_writes
+--> hold_ends
+--> hold_charges
+--> hold_settles
+--> hold_leases
+--> hold_requests
+
+local BY_ID = { [0] = reserve, charge_once, record, settle, settle, extend }
+local PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 6, 7, 8, 9, 10
+
+-- The terms of a plan from the request, and where the next ones begin.
+local function read_terms(at)
+  local terms, shadow, plan
+  terms, at = read_plan(request, at)
+  terms.max_open, terms.slots, shadow, plan, at = unpack('<I2I2BB', request, at)
+  terms.is_shadow, terms.limits = shadow == 1, plan < 255 and limits_of(plan) or {}
+  return terms, at
+end
+
+-- What is kept of a key.
+local function group_of(key, value, names, first_log, last_log)
+  if value and has_rings then
+    -- Of which only the beginning was read.
+    value = call('GET', key)
+  elseif key and not value then
+    -- MGET reads a key of another type as if it were not there.
+    call('GET', key)
+  end
+  local group = group_with(key, value, first_log, last_log)
+  return {
+    key = key, value = value, records = group.records, logs = group.logs, has_logs = group.has_logs, names = names,
+    notes = read_notes(names[1]), ids = false, undo = false, forgotten = false, left_out = false, is_peek = false,
+    is_changed = false, is_charged = false,
+  }
+end
+
+-- Carries out one call with an id. Returns its reply.
+local function by_id(group, ask)
+  local known = find(group, ask)
+  clamp_holds(group.notes)
+  if known and ask.call ~= PEEK and not is_same(known, ask) then
+    return 'K' .. pack('<I4I4I7', 0, 0, 0) .. refused(group, ask, known)
+  end
+  local expired, released, units = end_due(group, ask)
+  local letter, told, stands = 'P', '', nil
+  if ask.call == PEEK then
+    stands = peek(group, ask, ask.number)
+  else
+    letter, told, stands = BY_ID[ask.call](group, ask)
+  end
+  return letter .. pack('<I4I4I7', expired, released, units) .. told .. stands
+end
+
+local function carry_out(group, ask)
+  if ask.call == FIGURES then
+    return figures(group)
+  elseif ask.call == REFUND then
+    return refund_noted(group, ask)
+  elseif ask.call == BESIDE or ask.call == BESIDE_PEEK then
+    return decide_after_ends(group, ask, ask.call == BESIDE and 1 or 0)
+  elseif ask.call >= TAKE and ask.call <= END then
+    return lease(group, ask)
+  elseif not BY_ID[ask.call] and ask.call ~= PEEK then
+    error('tollgate: a request has an unknown call', 0)
+  end
+  return by_id(group, ask)
+end
+
+-- Carries out a call and writes what it changed; a peek writes nothing. Returns its reply.
+local function call_of(group, ask)
+  group.undo, group.forgotten, group.left_out, group.is_peek = {}, {}, {}, ask.call == PEEK or ask.call == BESIDE_PEEK
+  ask.begun, ask.limits = {}, ask.terms.limits
+  group.ids = read_ids(group.names[2], ask.id)
+  local decided, reply = pcall(carry_out, group, ask)
+  for _, left_out in ipairs(group.left_out) do
+    left_out.state.used = left_out.state.used + left_out.units
+  end
+  if decided and group.is_peek then
+    group.records, group.notes, group.is_changed = parse_records(group.value or ''), read_notes(group.names[1]), false
+    return reply
+  end
+  local written, why = decided, reply
+  if decided then
+    written, why = pcall(write_group, group)
+  end
+  if not written then
+    for index = #group.undo, 1, -1 do
+      pcall(group.undo[index])
+    end
+    error(type(why) == 'table' and why.err or why, 0)
+  end
+  return reply
+end
+--}

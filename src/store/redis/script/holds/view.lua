@@ -1,0 +1,111 @@
+-- Where a key stands by all limits of its plan, as an answer has it. Twin of KeyView in src/core/algorithm/holds.rs. In the reply: the
+-- reply of request.lua; where it does not fit, when units come back I7, else 0; of a plan with slots: how many are taken I2, when one is
+-- free I7, when the first and the last lease end I7 I7; when the first lease of the plan ends I7 if too many are open, else 0.
+
+--{ hold_view
+-- When each lease ends of a hold that takes a slot, in their order.
+local function slot_ends(notes)
+  local ends = {}
+  for _, hold in ipairs(holds_of(notes)) do
+    if hold.plan.has_slots and hold.expires > now then
+      ends[#ends + 1] = hold.expires - now
+    end
+  end
+  table.sort(ends)
+  return ends
+end
+
+-- Whether what is told of a plan is so of its open holds: none has expired. end_due() leaves only holds of other plans, which release.
+local function is_whole(plan)
+  return plan.count == 0 or plan.first > now
+end
+
+-- Of the holds that are open, and of plans that `matches` is true of: how many there are, and when the first and the last lease end.
+local function open_holds(notes, matches)
+  local open, first, last = 0, nil, 0
+  for _, plan in ipairs(notes.plans) do
+    if plan.count > 0 and matches(plan) then
+      if is_whole(plan) then
+        open, first, last = open + plan.count, math.min(first or plan.first, plan.first), max(last, plan.last)
+      else
+        for _, hold in ipairs(holds_of(notes)) do
+          if hold.plan == plan and hold.expires > now then
+            open, first, last = open + 1, math.min(first or hold.expires, hold.expires), max(last, hold.expires)
+          end
+        end
+      end
+    end
+  end
+  return open, first and first - now or 0, max(last - now, 0)
+end
+
+-- The slots that are taken: how many, when one is free, and when the first and the last lease end. Nil of a plan without.
+local function slots_of(group, ask)
+  if ask.terms.slots == 0 then
+    return nil
+  end
+  local open, first, last = open_holds(group.notes, function(plan)
+    return plan.has_slots
+  end)
+  local over, wait = open - ask.terms.slots, 0
+  if over == 0 then
+    wait = first
+  elseif over > 0 then
+    wait = slot_ends(group.notes)[over + 1]
+  end
+  return { open = open, wait = wait, first = first, last = last }
+end
+
+-- Open holds of this key and plan, and when the first of their leases ends.
+local function open_of_plan(group, ask)
+  return open_holds(group.notes, function(plan)
+    return plan.name == ask.terms.name
+  end)
+end
+
+local function gives_back_to(plan, ask)
+  return plan.releases and plan.name == ask.terms.name
+end
+
+-- When the first lease of an open hold of this plan ends that then gives its units back; 0 without one.
+local function first_release(group, ask)
+  local least
+  for _, plan in ipairs(group.notes.plans) do
+    if gives_back_to(plan, ask) then
+      local open, first = open_holds(group.notes, function(other)
+        return other == plan
+      end)
+      least = open > 0 and math.min(least or first, first, plan.max_ttl) or least
+    end
+  end
+  return least or 0
+end
+
+-- Packs where a key stands. `cost` and `charged` are those of the readings.
+local function view(group, ask, fits, states, cost, charged, full)
+  local told = reply_of(fits, states, readings_of(states, cost, charged))
+  told = told .. pack('<I7', fits and 0 or first_release(group, ask))
+  local slots = slots_of(group, ask)
+  if slots then
+    told = told .. pack('<I2I7I7I7', slots.open, slots.wait, slots.first, slots.last)
+  end
+  return told .. pack('<I7', full or 0)
+end
+
+-- For a call that is allowed.
+local function present(group, ask)
+  return view(group, ask, true, evaluate_all(ask.limits, group.records, group.logs, nil, 0), 0, false)
+end
+
+-- What a request of this cost would meet: a ShouldAllow or, of a plan with slots, a reserve.
+local function peek(group, ask, cost)
+  local states, fits = evaluate_all(ask.limits, group.records, group.logs, nil, cost)
+  local slots, open, first = slots_of(group, ask), open_of_plan(group, ask)
+  local has_room = not slots or open < ask.terms.max_open
+  for index, state in ipairs(states) do
+    state.begins = ask.begun[index]
+  end
+  fits = fits and (not slots or slots.wait == 0) and has_room
+  return view(group, ask, fits, states, cost, false, not has_room and first)
+end
+--}

@@ -1,0 +1,517 @@
+//! Holds in Rust and in Lua: random histories of all calls, with and without ids, under several plans of one count, through edits of
+//! their limits and steps of the clock. Every answer of Redis must be that of the embedded store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::algorithm::holds::{
+    HoldCall, HoldEvent, HoldVerdict, IfUnknown, LeaseCall, LeaseEvent,
+};
+use tollgate::key::{Cost, Key};
+use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
+use tollgate::store::{
+    Check, HoldCheck, LeaseCheck, MemoryStore, Mode, RedisStore, Store, StoreDeadline, Subject,
+    Verdict,
+};
+
+use super::steps;
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::cluster::Cluster;
+use crate::support::history::{Random, Times};
+use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW};
+use crate::support::redis::{Redis, other_make};
+
+const S: u64 = 1_000_000;
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 12 };
+const COARSE: Algorithm = Algorithm::SlidingWindow { precision: 4 };
+/// What the plans of each history have.
+const SHAPES: [&[Algorithm]; 11] = [
+    &[BUCKET],
+    &[WINDOW],
+    &[LOG],
+    &[FIXED],
+    &[COUNTER],
+    &[ANCHORED],
+    &[COARSE],
+    &[WINDOW, BUCKET],
+    &[LOG, FIXED],
+    &[BUCKET, COUNTER, LOG],
+    &[],
+];
+
+fn plans(
+    random: &mut Random,
+    shapes: &[Algorithm],
+    (max_ids, has_blocks): (u32, bool),
+) -> Vec<Arc<Plan>> {
+    let limits_of = |random: &mut Random| -> Vec<Limit> {
+        let limit = |(place, algorithm): (u64, &Algorithm)| {
+            let algorithm = match algorithm {
+                Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
+                    burst: 4 + random.below(12),
+                },
+                other => *other,
+            };
+            let window = Duration::from_secs(2 + place);
+            let limit = Limit::new(
+                format!("l{place}"),
+                8 + 2 * random.below(5),
+                window,
+                algorithm,
+            );
+            limit.unwrap()
+        };
+        (0..).zip(shapes).map(limit).collect()
+    };
+    // What is over is forgotten at different times, which would show if the clock then steps back.
+    let remember = Duration::from_millis(if has_blocks { 2_500 } else { 86_400_000 });
+    let plan = |name: &str, (releases, slots): (bool, Option<u64>), limits: &[Limit]| {
+        let holds = HoldTerms {
+            ttl: Duration::from_secs(1),
+            max_ttl: Duration::from_secs(6),
+            release_on_expiry: releases,
+            remember,
+            max_open: 3,
+            max_ids,
+            concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
+        };
+        Arc::new(Plan {
+            counts_as: "group".into(),
+            shadow: name == "shadow",
+            holds: holds.into(),
+            ..Plan::new(name, Rule::limits(limits.iter().cloned()))
+        })
+    };
+    let mut plans = Vec::new();
+    let own = limits_of(random);
+    for limits in [own.clone(), own, limits_of(random)] {
+        plans.push(plan("charges", (false, Some(2)), &limits));
+        plans.push(plan("releases", (true, Some(4)), &limits));
+        if let [first, others @ ..] = &limits[..] {
+            let blocks = first.clone().with_block(Duration::from_secs(1)).unwrap();
+            plans.push(plan("open", (true, None), &limits));
+            plans.push(plan("shadow", (false, None), &limits));
+            let limits: Vec<Limit> = [blocks].into_iter().chain(others.iter().cloned()).collect();
+            if has_blocks {
+                plans.push(plan("blocks", (random.below(2) == 0, None), &limits));
+            }
+        }
+    }
+    plans
+}
+
+fn random_call(random: &mut Random) -> HoldCall {
+    let cost = match random.below(12) {
+        0 => 1 << random.below(40),
+        _ => 1 + random.below(4),
+    };
+    let ttl_us = S + random.below(4) * S / 2;
+    let if_unknown = *random.pick(&[IfUnknown::Charge, IfUnknown::Charge, IfUnknown::Ignore]);
+    match random.below(10) {
+        0..=2 => HoldCall::Reserve {
+            cost: cost.min(4),
+            ttl_us,
+        },
+        3 => HoldCall::Settle {
+            actual: None,
+            if_unknown,
+        },
+        4..=5 => HoldCall::Settle {
+            actual: Some((cost - 1) / 2),
+            if_unknown,
+        },
+        6 => HoldCall::Record { cost },
+        7 => HoldCall::Extend { ttl_us },
+        8 => HoldCall::Peek { cost: cost.min(4) },
+        _ => HoldCall::Charge { cost: cost.min(4) },
+    }
+}
+
+/// What happened, so that no history is one-sided.
+#[derive(Debug, Default)]
+struct Seen {
+    decisions: u64,
+    held: u64,
+    denied: u64,
+    repeated: u64,
+    refused: u64,
+    returned: u64,
+    ended: u64,
+    renewed: u64,
+    streams_ended: u64,
+    lost: BTreeMap<String, u64>,
+}
+
+impl Seen {
+    fn note(&mut self, verdict: &HoldVerdict) {
+        self.ended += verdict.ended.expired;
+        match &verdict.event {
+            HoldEvent::Decided { expires_in_us } if expires_in_us.is_some() => self.held += 1,
+            HoldEvent::Decided { .. } => self.denied += u64::from(!verdict.view.verdict.fits),
+            HoldEvent::Repeated { .. } => self.repeated += 1,
+            HoldEvent::Refused(_) => self.refused += 1,
+            HoldEvent::Settled(settled) => self.returned += settled.returned.iter().sum::<u64>(),
+            _ => {}
+        }
+    }
+}
+
+struct History {
+    random: Random,
+    clock: FakeClock,
+    redis: RedisStore,
+    embedded: MemoryStore,
+    plans: Vec<Arc<Plan>>,
+    seen: Seen,
+    has_log: bool,
+    keys: u64,
+    first_id: u64,
+    /// When leases end by what was told last, by key and id.
+    ends_us: HashMap<(Key, Box<str>), u64>,
+    /// The plan of most calls for a while.
+    present: usize,
+    /// What was asked and answered, for whoever looks for a difference.
+    trail: Vec<String>,
+}
+
+impl History {
+    fn trace(&mut self, what: String) {
+        self.trail.push(what);
+        if self.trail.len() > 40 {
+            self.trail.remove(0);
+        }
+    }
+
+    fn new(url: &str, (seed, shapes, has_blocks): (u64, &[Algorithm], bool)) -> Self {
+        let (mut random, clock) = (Random(seed), FakeClock::new());
+        let max_ids = if seed % 2 == 0 { 1_000 } else { 5 };
+        Self {
+            plans: plans(&mut random, shapes, (max_ids, has_blocks)),
+            random,
+            redis: RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap(),
+            embedded: MemoryStore::new(1 << 28, Arc::new(clock.clone())),
+            clock,
+            seen: Seen::default(),
+            has_log: shapes.contains(&LOG),
+            present: 0,
+            first_id: 0,
+            ends_us: HashMap::new(),
+            keys: if has_blocks { 3 } else { 1 },
+            trail: Vec::new(),
+        }
+    }
+
+    fn key(&mut self) -> Key {
+        Key::new(format!("key {}", self.random.below(self.keys))).unwrap()
+    }
+
+    async fn step(&mut self, step: u64) {
+        if self.random.below(8) == 0 {
+            self.present = self.random.below(self.plans.len() as u64) as usize;
+        }
+        let plan = self.plans[self.present].clone();
+        let is_counted = !plan.limits().is_empty() && plan.concurrency().is_none();
+        match self.random.below(100) {
+            0 if self.keys > 1 => self.reset().await,
+            1..=4 => self.figures(&plan, step).await,
+            5..=24 if is_counted => self.request(&plan, step).await,
+            25..=34 if self.keys > 1 => self.several(&plan, step).await,
+            35..=49 => self.leases(&plan, step).await,
+            _ => {
+                let check = self.check(&plan);
+                let found = self.redis.decide_hold(&check, PATIENCE).await;
+                self.compare(&check, found, step);
+            }
+        }
+    }
+
+    fn check(&mut self, plan: &Arc<Plan>) -> HoldCheck {
+        let mut call = random_call(&mut self.random);
+        if plan.limits().is_empty() && matches!(call, HoldCall::Record { .. }) {
+            call = HoldCall::Peek { cost: 1 };
+        }
+        // Where ids are known for long, new ones come.
+        self.first_id += u64::from(self.keys == 1 && self.random.below(6) == 0);
+        let first = self.first_id;
+        let id = match (call, self.random.below(6)) {
+            (HoldCall::Peek { .. }, _) | (HoldCall::Record { .. }, 0) => String::new(),
+            (_, 0..=4) => format!("{} {}", plan.name, first + self.random.below(3)),
+            (_, number) => format!("id {}", first + number),
+        };
+        HoldCheck {
+            key: self.key(),
+            plan: plan.clone(),
+            id: id.into(),
+            call,
+        }
+    }
+
+    /// What streams ask about their holds: two at a time.
+    async fn leases(&mut self, plan: &Arc<Plan>, step: u64) {
+        let checks = [self.lease(plan), self.lease(plan)];
+        let (found, expected) = (
+            self.redis.decide_leases(&checks, PATIENCE).await,
+            self.embedded.decide_leases(&checks, PATIENCE).await,
+        );
+        self.trace(format!("{checks:?} -> {expected:?}"));
+        for ((check, found), expected) in checks.iter().zip(found).zip(expected) {
+            let (mut found, expected) = (found.unwrap(), expected.unwrap());
+            self.seen.decisions += 1;
+            self.seen.ended += expected.ended.expired;
+            found.ended.expired = found.ended.expired.min(expected.ended.expired);
+            assert_eq!(found, expected, "{step}: {check:?}\n{:#?}", self.trail);
+            let name = (check.key.clone(), check.id.clone());
+            match expected.event {
+                LeaseEvent::Open { expires_us, .. } => {
+                    self.seen.renewed += 1;
+                    self.ends_us.insert(name, expires_us);
+                }
+                LeaseEvent::Ended => self.seen.streams_ended += 1,
+                LeaseEvent::Lost(reason) => {
+                    *self.seen.lost.entry(format!("{reason:?}")).or_default() += 1
+                }
+            }
+        }
+    }
+
+    fn lease(&mut self, plan: &Arc<Plan>) -> LeaseCheck {
+        let HoldCheck { key, plan, id, .. } = self.check(plan);
+        let told = self.ends_us.get(&(key.clone(), id.clone())).copied();
+        let expires_us = told.unwrap_or(START_US + S) + self.random.below(8) / 7;
+        let ttl_us = S + self.random.below(4) * S / 2;
+        let call = match self.random.below(6) {
+            0 => LeaseCall::Take {
+                ttl_us,
+                is_new: true,
+            },
+            1 => LeaseCall::Take {
+                ttl_us,
+                is_new: false,
+            },
+            2 => LeaseCall::End { expires_us },
+            _ => LeaseCall::Renew { ttl_us, expires_us },
+        };
+        LeaseCheck {
+            key,
+            plan,
+            id,
+            call,
+        }
+    }
+
+    fn compare(
+        &mut self,
+        check: &HoldCheck,
+        found: Result<HoldVerdict, tollgate::store::StoreError>,
+        step: u64,
+    ) {
+        let expected = self.embedded.hold(check).unwrap();
+        self.seen.decisions += 1;
+        self.seen.note(&expected);
+        let mut found = found.unwrap_or_else(|error| panic!("{step}: {error}: {check:?}"));
+        if found.ended.expired > expected.ended.expired {
+            // The embedded store has dropped holds that nobody can know of any more, and Redis has not yet.
+            found.ended.expired = expected.ended.expired;
+        }
+        let is_look = matches!(check.call, HoldCall::Peek { .. });
+        if self.has_log && is_look && check.plan.releases_holds() {
+            // Its waits know nothing of what is not written.
+            found.view.verdict.readings = expected.view.verdict.readings.clone();
+        }
+        let now_us = tollgate::clock::Clock::now_us(&self.clock) % 10_000_000_000;
+        self.trace(format!(
+            "{now_us} {:?} {} {} {:?} -> {:?} {:?}",
+            check.key.as_str(),
+            check.plan.name,
+            check.id,
+            check.call,
+            expected.event,
+            expected.view
+        ));
+        assert_eq!(
+            found,
+            expected,
+            "{step}: {check:?}\n{}",
+            self.trail.join("\n")
+        );
+    }
+
+    /// Requests for several keys, which go to Redis in one call.
+    async fn several(&mut self, plan: &Arc<Plan>, step: u64) {
+        let mut checks: Vec<HoldCheck> = (0..3).map(|_| self.check(plan)).collect();
+        for (index, check) in checks.iter_mut().enumerate() {
+            check.key = Key::new(format!("key {index}")).unwrap();
+        }
+        let ask = |index: usize| self.redis.decide_hold(&checks[index], PATIENCE);
+        let (first, second, third) = tokio::join!(ask(0), ask(1), ask(2));
+        let found = [first, second, third];
+        for (check, found) in checks.iter().zip(found) {
+            self.compare(check, found, step);
+        }
+    }
+
+    /// A request without an id.
+    async fn request(&mut self, plan: &Arc<Plan>, step: u64) {
+        let mode = *self
+            .random
+            .pick(&[Mode::Charge, Mode::Charge, Mode::Peek, Mode::Refund]);
+        let check = Check {
+            key: self.key(),
+            plan: plan.clone(),
+            cost: Cost::new(1 + self.random.below(4)).unwrap(),
+            mode,
+        };
+        let expected = self.embedded.decide(&check).unwrap();
+        // In a batch, a refund is not noted for holds.
+        let found = match self.random.below(2) {
+            number if number == 0 || mode == Mode::Refund => {
+                self.redis.decide_one(&check, PATIENCE).await
+            }
+            _ => {
+                let batch = self
+                    .redis
+                    .decide_batch(std::slice::from_ref(&check), PATIENCE);
+                batch.await.remove(0)
+            }
+        };
+        let mut found: Verdict = found.unwrap_or_else(|error| panic!("{step}: {error}: {check:?}"));
+        self.seen.decisions += 1;
+        if self.has_log && mode == Mode::Peek && plan.releases_holds() {
+            found.readings = expected.readings.clone();
+        }
+        let now_us = tollgate::clock::Clock::now_us(&self.clock) % 10_000_000_000;
+        self.trace(format!(
+            "{now_us} {:?} {} {:?} {:?} -> {expected:?}",
+            check.key.as_str(),
+            plan.name,
+            check.cost,
+            check.mode
+        ));
+        assert_eq!(
+            found,
+            expected,
+            "{step}: {check:?}\n{}",
+            self.trail.join("\n")
+        );
+    }
+
+    async fn reset(&mut self) {
+        let key = self.key();
+        let windows = self.plans.iter().flat_map(|plan| plan.limits());
+        let subject = Subject {
+            key: key.clone(),
+            counts_as: "group".into(),
+            log_windows_us: windows.map(Limit::window_us).collect(),
+        };
+        self.redis.reset(&subject, PATIENCE).await.unwrap();
+        self.embedded.forget("group", &key);
+    }
+
+    async fn figures(&mut self, plan: &Arc<Plan>, step: u64) {
+        let key = self.key();
+        let mut found = self.redis.hold_figures(&key, plan, PATIENCE).await.unwrap();
+        let expected = self.embedded.figures(&key, plan);
+        if found.open == 0 {
+            found.first_end_us = None;
+        }
+        assert_eq!(
+            found,
+            expected,
+            "{step}: {key:?}\n{}",
+            self.trail.join("\n")
+        );
+    }
+}
+
+/// Compares both stores for so many steps of each shape. Redis is left as it is.
+async fn compare(url: &str, steps_each: u64, seed: u64) {
+    let mut all = Seen::default();
+    let both = SHAPES
+        .into_iter()
+        .flat_map(|shapes| [(shapes, false), (shapes, true)]);
+    for (number, (shapes, has_blocks)) in (0..).zip(both) {
+        let mut history = History::new(url, (seed + number, shapes, has_blocks));
+        assert!(history.redis.connected(Duration::from_secs(10)).await);
+        let mut times = Times::new(START_US + number * 1_000_000 * S, S / 2);
+        let mut latest_us = 0;
+        for step in 0..steps_each {
+            let mut now_us = times.next(&mut history.random);
+            if has_blocks {
+                // What has ended is dropped at different times, which shows if the clock then steps back.
+                latest_us = latest_us.max(now_us);
+                now_us = latest_us;
+            }
+            history.clock.set(now_us);
+            if history.random.below(3) == 0 {
+                times.mark(now_us);
+            }
+            history.step(step).await;
+        }
+        all.decisions += history.seen.decisions;
+        all.refused += history.seen.refused;
+        all.ended += history.seen.ended;
+        all.denied += history.seen.denied;
+        all.held += history.seen.held;
+        all.returned += history.seen.returned;
+        all.repeated += history.seen.repeated;
+        assert!(
+            shapes.is_empty() || steps_each < 2_000 || history.seen.returned > 0,
+            "{shapes:?}: {:?}",
+            history.seen
+        );
+        let keys = (0..3).map(|number| Key::new(format!("key {number}")).unwrap());
+        for key in keys {
+            let subject = Subject {
+                key,
+                counts_as: "group".into(),
+                log_windows_us: (2..6).map(|seconds| seconds * S).collect(),
+            };
+            history.redis.reset(&subject, PATIENCE).await.unwrap();
+        }
+    }
+    println!("{} decisions, 0 differences: {all:?}", all.decisions);
+    let rare = [
+        all.held,
+        all.denied,
+        all.repeated,
+        all.refused,
+        all.returned,
+        all.ended,
+    ];
+    assert!(
+        rare.iter().all(|seen| seen * 100 > all.decisions),
+        "{all:?}"
+    );
+}
+
+fn steps_each() -> u64 {
+    steps() / (2 * SHAPES.len() as u64) + 1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_answers_calls_with_ids_as_the_embedded_store_does() {
+    let redis = Redis::start();
+    compare(&redis.url(), steps_each(), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_6_2_does_so_too() {
+    let server = other_make("redis-6.2", "Redis server v=6.2.");
+    let redis = Redis::start_by("127.0.0.1", &[&server], &[]);
+    compare(&redis.url(), steps_each(), 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valkey_does_so_too() {
+    let server = other_make("valkey", "Valkey server v=");
+    let redis = Redis::start_by("127.0.0.1", &[&server], &[]);
+    compare(&redis.url(), steps_each(), 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_three_does_so_too() {
+    let cluster = Cluster::start();
+    compare(&cluster.url(), steps_each(), 300).await;
+}

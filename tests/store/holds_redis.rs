@@ -1,0 +1,412 @@
+//! Holds in Redis: what lies there, what it takes, what is refused and what is lost, and many callers at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::algorithm::holds::{
+    HoldCall, HoldEvent, HoldVerdict, IfUnknown, SettleOutcome, Settlement,
+};
+use tollgate::key::{Cost, Key};
+use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
+use tollgate::store::{
+    Check, HoldCheck, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError,
+};
+
+use crate::support::clock::{FakeClock, START_US};
+use crate::support::clocked_store::store_on;
+use crate::support::history::Random;
+use crate::support::plans::{FIXED, LOG, WINDOW};
+use crate::support::redis::Redis;
+use crate::support::wire::Wire;
+
+const S: u64 = 1_000_000;
+const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 100_000 };
+
+fn plan(algorithms: &[Algorithm], slots: Option<u64>, max_open: u32) -> Arc<Plan> {
+    let limit = |algorithm: &Algorithm| {
+        let minute = Duration::from_secs(60);
+        Limit::new(format!("{algorithm:?}"), 100_000, minute, *algorithm).unwrap()
+    };
+    let limits = algorithms.iter().map(limit);
+    let holds = HoldTerms {
+        max_ttl: Duration::from_secs(600),
+        max_open,
+        concurrency: slots.map(|quota| Concurrency::new("concurrency", quota, 0).unwrap()),
+        ..HoldTerms::default()
+    };
+    Arc::new(Plan {
+        counts_as: "group".into(),
+        holds: holds.into(),
+        ..Plan::new("tokens", Rule::limits(limits))
+    })
+}
+
+fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
+    HoldCheck {
+        key: Key::new(key).unwrap(),
+        plan: plan.clone(),
+        id: id.into(),
+        call,
+    }
+}
+
+fn reserve(cost: u64, seconds: u64) -> HoldCall {
+    HoldCall::Reserve {
+        cost,
+        ttl_us: seconds * S,
+    }
+}
+
+fn settle(actual: u64) -> HoldCall {
+    HoldCall::Settle {
+        actual: Some(actual),
+        if_unknown: IfUnknown::Charge,
+    }
+}
+
+fn check(plan: &Arc<Plan>, key: &str, mode: Mode) -> Check {
+    Check {
+        key: Key::new(key).unwrap(),
+        plan: plan.clone(),
+        cost: Cost::ONE,
+        mode,
+    }
+}
+
+async fn call(store: &RedisStore, check: &HoldCheck) -> HoldVerdict {
+    store.decide_hold(check, PATIENCE).await.unwrap()
+}
+
+fn settlement(verdict: HoldVerdict) -> Settlement {
+    match verdict.event {
+        HoldEvent::Settled(settlement) => settlement,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_held(verdict: &HoldVerdict) -> bool {
+    matches!(
+        verdict.event,
+        HoldEvent::Decided {
+            expires_in_us: Some(_)
+        }
+    )
+}
+
+async fn used(store: &RedisStore, plan: &Arc<Plan>, key: &str) -> u64 {
+    let peek = check(plan, key, Mode::Peek);
+    let verdict = store.decide_one(&peek, PATIENCE).await.unwrap();
+    verdict.readings[0].used(&plan.limits()[0])
+}
+
+/// By MEMORY USAGE, with a key of 20 bytes and ids of 16.
+#[tokio::test]
+async fn holds_take_220_bytes_for_the_first_and_60_for_each_more() {
+    let redis = Redis::start();
+    let store = RedisStore::connect(&redis.url(), PATIENCE.0).unwrap();
+    let plan = plan(&[BUCKET], None, 256);
+    let key = format!("{:020}", 7);
+    let bytes = || {
+        let usage = redis.cli(&["MEMORY", "USAGE", &format!("{{group:{key}}}holds")]);
+        usage.trim().parse::<u64>().unwrap()
+    };
+    let mut first = 0;
+    for index in 1..=256 {
+        let id = format!("request {index:08}");
+        assert!(is_held(
+            &call(&store, &ask(&plan, &key, (&id, reserve(1, 600)))).await
+        ));
+        if index == 1 {
+            first = bytes();
+        }
+        assert!(
+            first <= 220 && bytes() <= first + 60 * (index - 1),
+            "{index}: {} after {first}",
+            bytes()
+        );
+    }
+    println!(
+        "{first} bytes for the first, {} for each more",
+        (bytes() - first) / 255
+    );
+    assert_eq!(redis.keys_without_expiry(), "");
+}
+
+#[tokio::test]
+async fn a_lease_ends_to_the_microsecond_and_slots_are_never_too_many() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let store = store_on(&redis, &clock);
+    let jobs = plan(&[], Some(2), 2);
+    let of = |id: &str, seconds| ask(&jobs, "key", (id, reserve(1, seconds)));
+    assert!(is_held(&call(&store, &of("a", 2)).await) && is_held(&call(&store, &of("b", 3)).await));
+    for _ in 0..2 {
+        let denied = call(&store, &of("c", 1)).await;
+        assert!(!denied.view.verdict.fits && denied.view.slots.unwrap().wait_us == 2 * S);
+    }
+    clock.advance(2 * S - 1);
+    let denied = call(&store, &of("c", 1)).await;
+    assert_eq!(
+        (is_held(&denied), denied.view.slots.unwrap().wait_us),
+        (false, 1)
+    );
+    clock.advance(1);
+    assert!(is_held(&call(&store, &of("c", 1)).await));
+}
+
+#[tokio::test]
+async fn fault_97_a_lease_that_a_clock_which_stepped_back_left_ends_the_longest_lease_from_then() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let store = store_on(&redis, &clock);
+    let jobs = plan(&[], Some(1), 1);
+    let of = |id: &str| ask(&jobs, "key", (id, reserve(1, 600)));
+    assert!(is_held(&call(&store, &of("a")).await));
+    clock.set(START_US - 3_600 * S);
+    let denied = call(&store, &of("b")).await;
+    assert_eq!(
+        (is_held(&denied), denied.view.slots.unwrap().wait_us),
+        (false, 600 * S)
+    );
+    clock.advance(600 * S);
+    assert!(is_held(&call(&store, &of("b")).await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_callers_of_three_replicas_get_five_slots() {
+    let redis = Redis::start();
+    let replicas: Vec<RedisStore> = (0..3)
+        .map(|_| RedisStore::connect(&redis.url(), PATIENCE.0).unwrap())
+        .collect();
+    let jobs = plan(&[], Some(5), 256);
+    let taken = Arc::new(AtomicU64::new(0));
+    let callers = (0..60).map(|caller| {
+        let (store, jobs, taken) = (replicas[caller % 3].clone(), jobs.clone(), taken.clone());
+        tokio::spawn(async move {
+            let check = ask(&jobs, "key", (&format!("{caller}"), reserve(1, 60)));
+            if is_held(&call(&store, &check).await) {
+                taken.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    assert_eq!(taken.load(Ordering::SeqCst), 5);
+}
+
+/// One caller: reserves, uses, and settles; a third of the answers is lost, and the call is sent again, to any replica. Returns what
+/// it used, by key.
+async fn caller(
+    (number, calls): (u64, u64),
+    replicas: Vec<RedisStore>,
+    plan: Arc<Plan>,
+) -> HashMap<u64, u64> {
+    let (mut random, mut sums) = (Random(number), HashMap::new());
+    for index in 0..calls {
+        let (key, id) = (random.below(4), format!("{number} {index}"));
+        let name = format!("key {key}");
+        let mut sent = async |call: HoldCall| {
+            let check = ask(&plan, &name, (&id, call));
+            for _ in 0..5 {
+                let answer = replicas[random.below(3) as usize]
+                    .decide_hold(&check, PATIENCE)
+                    .await;
+                if random.below(3) > 0 {
+                    return (answer.unwrap(), random.below(2_001));
+                }
+            }
+            let last = replicas[random.below(3) as usize]
+                .decide_hold(&check, PATIENCE)
+                .await;
+            (last.unwrap(), random.below(2_001))
+        };
+        let (reserved, actual) = sent(reserve(2_000, 60)).await;
+        if !reserved.view.verdict.fits {
+            continue;
+        }
+        sent(settle(actual)).await;
+        *sums.entry(key).or_default() += actual;
+    }
+    sums
+}
+
+/// The whole: `TOLLGATE_HOLD_CALLERS=200 TOLLGATE_HOLD_CALLS=50`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_counted_at_the_end_is_what_was_used_though_a_third_of_the_answers_is_lost() {
+    let of = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |text| text.parse().unwrap())
+    };
+    let (callers, calls) = (
+        of("TOLLGATE_HOLD_CALLERS", 60),
+        of("TOLLGATE_HOLD_CALLS", 8),
+    );
+    let redis = Redis::start();
+    let replicas: Vec<RedisStore> = (0..3)
+        .map(|_| RedisStore::connect(&redis.url(), PATIENCE.0).unwrap())
+        .collect();
+    let tokens = plan(&[WINDOW], None, 1_000);
+    let hour = Limit::new("hour", 100_000, Duration::from_secs(3_600), WINDOW).unwrap();
+    let tokens = Arc::new(Plan {
+        rule: Rule::limits([hour]),
+        ..(*tokens).clone()
+    });
+    let tasks: Vec<_> = (0..callers)
+        .map(|number| tokio::spawn(caller((number, calls), replicas.clone(), tokens.clone())))
+        .collect();
+    let mut sums = HashMap::<u64, u64>::new();
+    for task in tasks {
+        for (key, sum) in task.await.unwrap() {
+            *sums.entry(key).or_default() += sum;
+        }
+    }
+    for (key, sum) in &sums {
+        let counted = used(&replicas[0], &tokens, &format!("key {key}")).await;
+        assert_eq!(counted, *sum, "key {key}");
+        assert!(counted <= 100_000, "{counted}");
+    }
+    println!("{callers} callers, {calls} calls each: {sums:?}");
+}
+
+/// What Redis refuses.
+fn refuse(wire: &mut Wire, what: &str, refused: bool) {
+    wire.run(&match (what, refused) {
+        ("no memory", true) => "CONFIG SET maxmemory 1".to_owned(),
+        ("no memory", false) => "CONFIG SET maxmemory 0".to_owned(),
+        (write, true) => format!("ACL SETUSER default -{write}"),
+        (write, false) => format!("ACL SETUSER default +{write}"),
+    });
+}
+
+fn random_call(random: &mut Random) -> HoldCall {
+    match random.below(8) {
+        0..=2 => reserve(1 + random.below(30_000), 1 + random.below(20)),
+        3..=5 => settle(random.below(30_000)),
+        6 => HoldCall::Record { cost: 100 },
+        _ => HoldCall::Charge { cost: 1_000 },
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_86_a_call_with_an_id_that_redis_refuses_changes_nothing_whichever_write_it_is() {
+    let refusals = ["set", "setrange", "del", "hset", "pexpireat", "no memory"];
+    let mut met = HashMap::<&str, u64>::new();
+    for algorithms in [&[FIXED][..], &[BUCKET], &[WINDOW], &[FIXED, WINDOW]] {
+        let (redis, clock) = (Redis::start(), FakeClock::new());
+        let (store, mut wire) = (store_on(&redis, &clock), Wire::to(&redis));
+        assert!(store.connected(PATIENCE.0).await);
+        let embedded = MemoryStore::new(1 << 26, Arc::new(clock.clone()));
+        let (plan, mut random) = (plan(algorithms, None, 4), Random(algorithms.len() as u64));
+        for step in 0..1_200 {
+            clock.advance(random.below(4 * S));
+            let id = format!("id {}", random.below(6));
+            let check = ask(&plan, "key", (&id, random_call(&mut random)));
+            let refusal = (step % 2 == 0).then(|| *random.pick(&refusals));
+            refusal
+                .iter()
+                .for_each(|what| refuse(&mut wire, what, true));
+            let answer = store.decide_hold(&check, PATIENCE).await;
+            refusal
+                .iter()
+                .for_each(|what| refuse(&mut wire, what, false));
+            match answer {
+                Ok(verdict) => {
+                    let expected = embedded.hold(&check).unwrap();
+                    assert_eq!(
+                        (verdict.event, verdict.view),
+                        (expected.event, expected.view),
+                        "{step}: {check:?}"
+                    );
+                }
+                Err(StoreError::Refused(_)) if refusal.is_some() => {
+                    *met.entry(refusal.unwrap()).or_default() += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert_eq!(redis.keys_without_expiry(), "");
+    }
+    println!("{met:?}");
+    let often = ["set", "hset", "pexpireat", "no memory"];
+    assert!(
+        often.iter().all(|refusal| met.contains_key(refusal)),
+        "{met:?}"
+    );
+}
+
+/// What lies under a name, as the command that makes it has it.
+const GARBAGE: [&[&str]; 7] = [
+    &["SET", "hello"],
+    &["SET", "\u{1}\u{1}"],
+    &["SET", "\u{1}\u{1}\u{1}abcdefgh"],
+    &["RPUSH", "hello"],
+    &["SADD", "hello"],
+    &["ZADD", "1", "hello"],
+    &["HSET", "h", "short"],
+];
+
+#[tokio::test]
+async fn fault_98_garbage_under_the_names_of_holds_concerns_calls_with_ids_of_that_key_alone() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let (store, plan) = (store_on(&redis, &clock), plan(&[FIXED], None, 4));
+    for name in ["{group:bad}holds", "{group:bad}ids"] {
+        for garbage in GARBAGE {
+            redis.cli(&["DEL", name]);
+            let mut command = vec![garbage[0], name];
+            command.extend(&garbage[1..]);
+            redis.cli(&command);
+            redis.cli(&["EXPIRE", name, "1000"]);
+            let (bad, good) = (
+                ask(&plan, "bad", ("a", reserve(1, 5))),
+                ask(&plan, "good", ("a", reserve(1, 5))),
+            );
+            let (bad, good) = tokio::join!(
+                store.decide_hold(&bad, PATIENCE),
+                store.decide_hold(&good, PATIENCE)
+            );
+            assert!(
+                matches!(bad, Err(StoreError::Refused(_))),
+                "{name}, {garbage:?}: {bad:?}"
+            );
+            assert!(good.is_ok(), "{good:?}");
+            assert_eq!(used(&store, &plan, "bad").await, 0, "nothing is charged");
+        }
+        redis.cli(&["DEL", name]);
+    }
+    let charge = check(&plan, "bad", Mode::Charge);
+    assert!(store.decide_one(&charge, PATIENCE).await.unwrap().fits);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_96_a_settle_while_redis_is_away_is_an_error_and_charges_what_was_used_once_data_is_lost()
+ {
+    let mut redis = Redis::start();
+    let store = RedisStore::connect(&redis.url(), Duration::from_millis(200)).unwrap();
+    let plan = plan(&[LOG], None, 4);
+    let patience = StoreDeadline(Duration::from_millis(500));
+    assert!(store.connected(Duration::from_secs(10)).await);
+    let held = store
+        .decide_hold(&ask(&plan, "key", ("a", reserve(2_000, 60))), patience)
+        .await;
+    assert!(is_held(&held.unwrap()));
+    redis.kill();
+    let check = ask(&plan, "key", ("a", settle(740)));
+    let away = store.decide_hold(&check, patience).await;
+    assert!(
+        matches!(
+            away,
+            Err(StoreError::Unreachable(_) | StoreError::Deadline(_))
+        ),
+        "{away:?}"
+    );
+    redis.restart();
+    assert!(store.connected(Duration::from_secs(10)).await);
+    let (first, again) = (
+        settlement(call(&store, &check).await),
+        settlement(call(&store, &check).await),
+    );
+    assert_eq!((first.outcome, first.excess), (SettleOutcome::Unknown, 740));
+    assert_eq!((again.outcome, again.excess), (SettleOutcome::Repeated, 0));
+    assert_eq!(used(&store, &plan, "key").await, 740);
+}
