@@ -1,5 +1,7 @@
 //! Streams of holds, through gRPC and the real program: what they hold is renewed, ended with them, and told when it is lost.
 
+mod replicas;
+
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -23,8 +25,8 @@ plans:
   refunded: { limits: [ { quota: 100, window: 1h } ], holds: { on_expiry: release } }
   many: { limits: [ { quota: 1000000, window: 1h } ], holds: { max_open: 1000 } }
 ";
-/// Slots of a client that is gone are free within this time.
-const FREE_WITHIN: Duration = Duration::from_secs(1);
+/// Slots of a client that is gone are free within a second, a tenth of this. Leases take three times as long.
+const FREE_WITHIN: Duration = Duration::from_secs(10);
 
 type Holder = HoldServiceClient<Channel>;
 

@@ -456,6 +456,11 @@ async fn compare(url: &str, steps_each: u64, seed: u64) {
         all.held += history.seen.held;
         all.returned += history.seen.returned;
         all.repeated += history.seen.repeated;
+        all.renewed += history.seen.renewed;
+        all.streams_ended += history.seen.streams_ended;
+        for (reason, count) in std::mem::take(&mut history.seen.lost) {
+            *all.lost.entry(reason).or_default() += count;
+        }
         assert!(
             shapes.is_empty() || steps_each < 2_000 || history.seen.returned > 0,
             "{shapes:?}: {:?}",
@@ -484,6 +489,8 @@ async fn compare(url: &str, steps_each: u64, seed: u64) {
         rare.iter().all(|seen| seen * 100 > all.decisions),
         "{all:?}"
     );
+    let is_seen = all.renewed > 0 && all.streams_ended > 0 && all.lost.len() == 4;
+    assert!(is_seen, "{all:?}");
 }
 
 fn steps_each() -> u64 {

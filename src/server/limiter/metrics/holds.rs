@@ -1,4 +1,4 @@
-//! What became of holds, by plan. Only the embedded store keeps holds, yet, behind locks of its own, so one map is shared.
+//! What became of holds, by plan. A call about holds costs a store more than a lock, so all workers share one map.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,100 @@
+//! Streams of holds over replicas that share a Redis.
+
+use super::*;
+use crate::support::redis::Redis;
+
+const PLANS: &str = "
+plans:
+  jobs: { limits: [ { quota: 5, algorithm: concurrency } ], holds: { ttl: 30s } }
+  brief: { limits: [ { quota: 5, algorithm: concurrency } ], holds: { ttl: 3s } }
+";
+
+fn replicas(redis: &Redis) -> [Server; 2] {
+    let url = format!("store.url={}", redis.url());
+    // A busy machine may take long for an answer.
+    let flags = ["--set", &url, "--set", "store.deadline=5s"];
+    [(), ()].map(|()| Server::start(PLANS, &flags))
+}
+
+/// A stream that holds five jobs.
+async fn five_jobs(server: &Server, plan: &str) -> Stream {
+    let mut stream = Stream::open(&mut holder(server).await).await;
+    for job in 1..=5 {
+        assert!(stream.reserve(plan, &format!("job {job}")).await.held);
+    }
+    stream
+}
+
+#[tokio::test]
+async fn fault_102_holds_of_a_replica_that_is_drained_are_all_taken_over_on_another_one() {
+    let redis = Redis::start();
+    let [mut drained, other] = replicas(&redis);
+    let mut stream = five_jobs(&drained, "jobs").await;
+    assert_eq!(remaining(&other, "jobs").await, 0);
+    drained.signal("TERM");
+    let ended = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+    assert!(drained.wait().0.success());
+    // None is freed.
+    assert_eq!(remaining(&other, "jobs").await, 0);
+    let mut second = Stream::open(&mut holder(&other).await).await;
+    for job in 1..=5 {
+        let adopted = second.reserve("jobs", &format!("job {job}")).await;
+        assert!(adopted.held && adopted.is_repeated);
+    }
+    let settled = second.settle("jobs", "job 3").await;
+    assert_eq!(settled.outcome(), SettleOutcome::Settled);
+    assert_eq!(remaining(&other, "jobs").await, 1);
+    drop(second);
+    wait_for(&other, "jobs", 5).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_another_replica_s_stream_takes_over_is_not_ended_by_the_first_one() {
+    let redis = Redis::start();
+    let [first, second] = replicas(&redis);
+    let mut old = five_jobs(&first, "brief").await;
+    let mut new = Stream::open(&mut holder(&second).await).await;
+    let adopted = new.reserve("brief", "job 1").await;
+    assert!(adopted.held && adopted.is_repeated);
+    let (_, id, reason) = old.lost().await;
+    assert_eq!((&*id, reason), ("job 1", LostReason::Moved));
+    drop(old);
+    wait_for(&second, "brief", 4).await;
+    // It is renewed by its second stream.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(remaining(&second, "brief").await, 4);
+}
+
+#[tokio::test]
+async fn holds_of_a_replica_that_is_killed_end_with_their_leases() {
+    let redis = Redis::start();
+    let [mut killed, other] = replicas(&redis);
+    let stream = five_jobs(&killed, "brief").await;
+    killed.signal("KILL");
+    killed.wait();
+    wait_for(&other, "brief", 5).await;
+    drop(stream);
+}
+
+#[tokio::test]
+async fn fault_103_every_stream_is_told_that_redis_has_lost_its_holds() {
+    let redis = Redis::start();
+    let [first, second] = replicas(&redis);
+    let mut streams = [
+        five_jobs(&first, "brief").await,
+        Stream::open(&mut holder(&second).await).await,
+    ];
+    let adopted = streams[1].reserve("brief", "job 5").await;
+    assert!(adopted.held);
+    let (_, id, reason) = streams[0].lost().await;
+    assert_eq!((&*id, reason), ("job 5", LostReason::Moved));
+    redis.cli(&["flushall"]);
+    for (stream, expected) in streams.iter_mut().zip([4, 1]) {
+        for _ in 0..expected {
+            let (.., reason) = stream.lost().await;
+            assert_eq!(reason, LostReason::Forgotten);
+        }
+    }
+    assert_eq!(remaining(&first, "brief").await, 5);
+}
