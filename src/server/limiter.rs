@@ -47,14 +47,14 @@ pub use overrides::{
 pub use refusal::Refusal;
 use registry::{InForce, LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
-use store_call::StoreAnswer;
+use store_call::{StoreAnswer, counted};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::plan::{OnStoreFailure, Plan, PlanSet, UnknownPlan};
 use tollgate_store::clock::Clock;
 use tollgate_store::{
     CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry,
-    StoreState, Verdict,
+    StoreState,
 };
 pub use top::{
     KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
@@ -578,16 +578,6 @@ impl<S: Store> Limiter<S> {
             Err(_) => fail_open(),
         }
     }
-}
-
-fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
-    let outcome = if verdict.fits {
-        Outcome::Allowed
-    } else {
-        Outcome::Denied
-    };
-    let statuses = verdict.statuses(check.plan.limits(), check.cost);
-    shadowed(&check.plan, Decision::counted(outcome, by, statuses))
 }
 
 #[cfg(test)]

@@ -242,37 +242,6 @@ impl RedisStore {
         }
     }
 
-    /// Decides a check that no holds concern.
-    async fn decide_plainly(&self, check: &Check, deadline: Duration) -> Answer {
-        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
-        match &self.servers {
-            Servers::One(node) if check.mode == Mode::Refund => {
-                Box::pin(node.decide_unbatched(request(), deadline, None)).await
-            }
-            Servers::Many(cluster) if check.mode == Mode::Refund => {
-                Box::pin(cluster.decide_unbatched(request(), deadline)).await
-            }
-            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
-            // Boxed, so that the future for one server stays small.
-            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
-        }
-    }
-
-    /// Decides checks that no holds concern.
-    async fn decide_all_plainly(&self, checks: &[Check], deadline: Duration) -> Vec<Answer> {
-        let until = monotonic() + deadline;
-        let requests = checks
-            .iter()
-            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
-            .collect();
-        match &self.servers {
-            Servers::One(node) => node.decide_all(requests, deadline).await,
-            Servers::Many(cluster) => {
-                Box::pin(cluster.decide_batch(requests, until, deadline)).await
-            }
-        }
-    }
-
     /// Waits until a connection is up, to each node of a Cluster, for at most `time_limit`. Returns whether it is.
     pub async fn connected(&self, time_limit: Duration) -> bool {
         let up = async {

@@ -8,8 +8,10 @@ use std::time::Duration;
 use futures_util::future::join;
 
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
+use super::uncounted::shadowed;
 use super::{Counter, Limiter};
 use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_store::{Check, Store, StoreError, Verdict};
 
 /// What the store answered to one request.
@@ -17,6 +19,17 @@ pub(super) struct StoreAnswer {
     pub(super) verdict: Result<Verdict, StoreError>,
     /// Whether the plan's candidate lets the charge pass; `None` if there is no candidate, or it was not decided.
     pub(super) candidate_allowed: Option<bool>,
+}
+
+/// The decision that a verdict means.
+pub(super) fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
+    let outcome = if verdict.fits {
+        Outcome::Allowed
+    } else {
+        Outcome::Denied
+    };
+    let statuses = verdict.statuses(check.plan.limits(), check.cost);
+    shadowed(&check.plan, Decision::counted(outcome, by, statuses))
 }
 
 /// The answers to the checks of one call, in their order.

@@ -13,6 +13,7 @@ use tollgate_core::algorithm::Mode;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Algorithm, Anchor, Limit, Rule};
 use tollgate_store::JointFailure;
+use tollgate_store::Verdict;
 use tollgate_store::clock::monotonic;
 
 pub(super) struct Clock0;

@@ -153,6 +153,41 @@ impl RedisStore {
         join_all(answers).await
     }
 
+    /// Decides a check that no holds concern.
+    pub(super) async fn decide_plainly(&self, check: &Check, deadline: Duration) -> Answer {
+        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
+        match &self.servers {
+            Servers::One(node) if check.mode == Mode::Refund => {
+                Box::pin(node.decide_unbatched(request(), deadline, None)).await
+            }
+            Servers::Many(cluster) if check.mode == Mode::Refund => {
+                Box::pin(cluster.decide_unbatched(request(), deadline)).await
+            }
+            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
+            // Boxed, so that the future for one server stays small.
+            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
+        }
+    }
+
+    /// Decides checks that no holds concern.
+    pub(super) async fn decide_all_plainly(
+        &self,
+        checks: &[Check],
+        deadline: Duration,
+    ) -> Vec<Answer> {
+        let until = monotonic() + deadline;
+        let requests = checks
+            .iter()
+            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
+            .collect();
+        match &self.servers {
+            Servers::One(node) => node.decide_all(requests, deadline).await,
+            Servers::Many(cluster) => {
+                Box::pin(cluster.decide_batch(requests, until, deadline)).await
+            }
+        }
+    }
+
     /// Decides it once the holds of its plan that are over have ended.
     async fn decide_after_ends(&self, check: &Check, deadline: Duration) -> Answer {
         let request = ScriptRequest::beside_holds(check, &self.key_prefix, monotonic() + deadline);

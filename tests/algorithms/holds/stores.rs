@@ -145,6 +145,21 @@ struct Seen {
 }
 
 impl Seen {
+    fn add(&mut self, other: Self) {
+        self.decisions += other.decisions;
+        self.refused += other.refused;
+        self.ended += other.ended;
+        self.denied += other.denied;
+        self.held += other.held;
+        self.returned += other.returned;
+        self.repeated += other.repeated;
+        self.renewed += other.renewed;
+        self.streams_ended += other.streams_ended;
+        for (reason, count) in other.lost {
+            *self.lost.entry(reason).or_default() += count;
+        }
+    }
+
     fn note(&mut self, verdict: &HoldVerdict) {
         self.ended += verdict.ended.expired;
         match &verdict.event {
@@ -449,23 +464,12 @@ async fn compare(url: &str, steps_each: u64, seed: u64) {
             }
             history.step(step).await;
         }
-        all.decisions += history.seen.decisions;
-        all.refused += history.seen.refused;
-        all.ended += history.seen.ended;
-        all.denied += history.seen.denied;
-        all.held += history.seen.held;
-        all.returned += history.seen.returned;
-        all.repeated += history.seen.repeated;
-        all.renewed += history.seen.renewed;
-        all.streams_ended += history.seen.streams_ended;
-        for (reason, count) in std::mem::take(&mut history.seen.lost) {
-            *all.lost.entry(reason).or_default() += count;
-        }
         assert!(
             shapes.is_empty() || steps_each < 2_000 || history.seen.returned > 0,
             "{shapes:?}: {:?}",
             history.seen
         );
+        all.add(std::mem::take(&mut history.seen));
         let keys = (0..3).map(|number| Key::new(format!("key {number}")).unwrap());
         for key in keys {
             let subject = Subject {

@@ -12,9 +12,9 @@ use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
-/// Work of a call with an id, besides that of deciding, and how many holds of a key add one more.
+/// Work of a call with an id, besides that of deciding. Each hold that the key may have adds one: where a lease has ended, or a hold
+/// is settled, all are parsed, which takes more than a microsecond each.
 const HOLD_WORK: usize = 30;
-const HOLDS_A_WORK: u32 = 4;
 
 /// What a request asks with an id, or of holds.
 #[derive(Debug)]
@@ -94,10 +94,7 @@ impl ScriptRequest {
     pub(super) fn hold_work(&self) -> usize {
         match self.hold {
             None => 0,
-            Some(_) => {
-                HOLD_WORK
-                    + usize::try_from(self.plan.holds.max_open / HOLDS_A_WORK).unwrap_or_default()
-            }
+            Some(_) => HOLD_WORK + usize::try_from(self.plan.holds.max_open).unwrap_or_default(),
         }
     }
 }
