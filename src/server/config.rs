@@ -26,7 +26,7 @@ mod warnings;
 mod watch;
 mod yaml;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::num::NonZeroUsize;
 
 use crate::http::CheckSettings;
@@ -184,9 +184,16 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_str() {
-            "" => out.write_str(&self.message),
-            path => write!(out, "{path} {}", self.message),
+            "" => Ok(()),
+            path => write!(out, "{path} "),
         }?;
+        // A message may repeat a part of the file; nothing in it breaks a line of a log, or of a terminal.
+        for letter in self.message.chars() {
+            match letter.is_control() {
+                true => write!(out, "{}", letter.escape_default())?,
+                false => out.write_char(letter)?,
+            }
+        }
         self.place
             .iter()
             .try_for_each(|place| write!(out, " ({place})"))

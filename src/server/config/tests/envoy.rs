@@ -142,6 +142,10 @@ fn errors_of_joint_and_of_shards_are_reported_with_the_right_form() {
             "envoy.domains.d.rules[0].shard has {b}, which no entry fills; there are {a}",
         ),
         (
+            r#"rules: [ { descriptor: [a], plan: free, shard: "{b\n}" } ]"#,
+            r"envoy.domains.d.rules[0].shard has {b\n}, which no entry fills",
+        ),
+        (
             "rules: [ { descriptor: [a], plan: free, shard: '' } ]",
             "envoy.domains.d.rules[0].shard is empty; leave it out for no shard",
         ),
