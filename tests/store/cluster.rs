@@ -1,5 +1,6 @@
 //! Redis Cluster: keys are decided on their node, also while they move, and the failure of a node affects only its own keys.
 
+mod holds;
 mod lost_node;
 mod moved_slots;
 

@@ -22,10 +22,10 @@ use crate::support::redis::Redis;
 use crate::support::wire::Wire;
 
 const S: u64 = 1_000_000;
-const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
+pub(super) const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 100_000 };
 
-fn plan(algorithms: &[Algorithm], slots: Option<u64>, max_open: u32) -> Arc<Plan> {
+pub(super) fn plan(algorithms: &[Algorithm], slots: Option<u64>, max_open: u32) -> Arc<Plan> {
     let limit = |algorithm: &Algorithm| {
         let minute = Duration::from_secs(60);
         Limit::new(format!("{algorithm:?}"), 100_000, minute, *algorithm).unwrap()
@@ -44,7 +44,7 @@ fn plan(algorithms: &[Algorithm], slots: Option<u64>, max_open: u32) -> Arc<Plan
     })
 }
 
-fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
+pub(super) fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
     HoldCheck {
         key: Key::new(key).unwrap(),
         plan: plan.clone(),
@@ -53,14 +53,14 @@ fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
     }
 }
 
-fn reserve(cost: u64, seconds: u64) -> HoldCall {
+pub(super) fn reserve(cost: u64, seconds: u64) -> HoldCall {
     HoldCall::Reserve {
         cost,
         ttl_us: seconds * S,
     }
 }
 
-fn settle(actual: u64) -> HoldCall {
+pub(super) fn settle(actual: u64) -> HoldCall {
     HoldCall::Settle {
         actual: Some(actual),
         if_unknown: IfUnknown::Charge,
@@ -80,14 +80,14 @@ async fn call(store: &RedisStore, check: &HoldCheck) -> HoldVerdict {
     store.decide_hold(check, PATIENCE).await.unwrap()
 }
 
-fn settlement(verdict: HoldVerdict) -> Settlement {
+pub(super) fn settlement(verdict: HoldVerdict) -> Settlement {
     match verdict.event {
         HoldEvent::Settled(settlement) => settlement,
         other => panic!("{other:?}"),
     }
 }
 
-fn is_held(verdict: &HoldVerdict) -> bool {
+pub(super) fn is_held(verdict: &HoldVerdict) -> bool {
     matches!(
         verdict.event,
         HoldEvent::Decided {
@@ -96,7 +96,7 @@ fn is_held(verdict: &HoldVerdict) -> bool {
     )
 }
 
-async fn used(store: &RedisStore, plan: &Arc<Plan>, key: &str) -> u64 {
+pub(super) async fn used(store: &RedisStore, plan: &Arc<Plan>, key: &str) -> u64 {
     let peek = check(plan, key, Mode::Peek);
     let verdict = store.decide_one(&peek, PATIENCE).await.unwrap();
     verdict.readings[0].used(&plan.limits()[0])

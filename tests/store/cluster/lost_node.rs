@@ -111,7 +111,7 @@ async fn assert_loss_of_a_shard_is_bounded(signal: &str, deadline: Duration) {
 }
 
 /// Waits until a replica has the slots of the lost node.
-async fn wait_for_heir(cluster: &Cluster) {
+pub(super) async fn wait_for_heir(cluster: &Cluster) {
     let began = Instant::now();
     let heir = || {
         cluster.nodes[MASTERS..]

@@ -208,7 +208,7 @@ fn parse_event(rest: &mut &[u8], letter: u8, plan: &CallPlan) -> Option<HoldEven
         b'D' => HoldEvent::Decided {
             expires_in_us: lease(rest)?,
         },
-        b'R' => HoldEvent::Repeated {
+        b'A' => HoldEvent::Repeated {
             expires_in_us: lease(rest)?,
         },
         b'C' => HoldEvent::Recorded,

@@ -3,13 +3,14 @@
 -- Of streams: 11 take, whose number is 1 for a hold that the stream itself has just reserved, else 0; 12 renew and 13 end, whose number is
 -- when the lease ends by what the stream was told last.
 -- The lease is that of a reserve, extend, take or renew; of a settle it is 1 where an unknown id changes nothing, else 0.
--- Letters of replies, and what they have: 'D' decided, and 'R' the id was known: time to the end of the lease I7, 0 without one; 'C'
--- recorded; 'S' settled: outcome B (0 settled, 1 before, 2 expired, 3 unknown), units held, used, charged beyond I7 each, and of each limit
--- those given back I7; 'X' extended: 0 open, 1 settled, 2 expired, 3 unknown B, time to the end I7; 'P' peeked; 'K' the id is known for
--- another call: 0 reserve, 1 ShouldAllow, 2 record B, the cost I7, which is 2^53 - 1 without one, length of the plan's name B, name. 'L',
--- without an id: the reply of request.lua and when units come back I7, alone. 'F', figures: open holds I4, their units I7, when the first
--- lease ends I7, ids that are known I4, slots B, and when the lease of each ends I7, the first ones. 'Y', of
--- streams: what ended, as above, what became of the lease B (see OPEN), and if it is open when it ends and the time until then I7 I7, alone.
+-- Letters of replies, and what they have; none is 'R' or 'T', which tell of a whole call. 'D' decided, and 'A' answered before, since the
+-- id was known: time to the end of the lease I7, 0 without one; 'C' recorded; 'S' settled: outcome B (0 settled, 1 before, 2 expired,
+-- 3 unknown), units held, used, charged beyond I7 each, and of each limit those given back I7; 'X' extended: 0 open, 1 settled, 2 expired,
+-- 3 unknown B, time to the end I7; 'P' peeked; 'K' the id is known for another call: 0 reserve, 1 ShouldAllow, 2 record B, the cost I7,
+-- which is 2^53 - 1 without one, length of the plan's name B, name. 'L', without an id: the reply of request.lua and when units come back
+-- I7, alone. 'F', figures: open holds I4, their units I7, when the first lease ends I7, ids that are known I4, slots B, and when the lease
+-- of each ends I7, the first ones. 'Y', of streams: what ended, as above, what became of the lease B (see OPEN), and if it is open when it
+-- ends and the time until then I7 I7, alone.
 
 --{ hold_find
 local NO_COST = 9007199254740991 -- 2^53 - 1
@@ -190,7 +191,7 @@ end
 local function reserve(group, ask)
   local known = find(group, ask)
   if known then
-    return 'R', pack('<I7', known.hold and known.hold.expires - now or 0), present(group, ask)
+    return 'A', pack('<I7', known.hold and known.hold.expires - now or 0), present(group, ask)
   end
   local slots, open, first = slots_of(group, ask), open_of_plan(group, ask)
   local has_room = open < ask.terms.max_open
@@ -202,7 +203,7 @@ end
 
 local function charge_once(group, ask)
   if find(group, ask) then
-    return 'R', pack('<I7', 0), present(group, ask)
+    return 'A', pack('<I7', 0), present(group, ask)
   end
   local states, fits = decide_beside(group, ask, true, function()
     remember(group, ask.id, ask.terms, ALLOWED, ask.number, 0, now + ask.terms.remember)
@@ -212,7 +213,7 @@ end
 
 local function record(group, ask)
   if find(group, ask) then
-    return 'R', pack('<I7', 0), peek(group, ask, 1)
+    return 'A', pack('<I7', 0), peek(group, ask, 1)
   end
   if ask.id ~= '' then
     remember(group, ask.id, ask.terms, RECORDED, ask.number, 0, now + ask.terms.remember)
