@@ -14,6 +14,7 @@ use crate::support::cluster::Cluster;
 use crate::support::history::Random;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Redis;
+use crate::support::sentinel::Watched;
 use crate::support::server::{PATIENCE, decide};
 
 const CONFIG: &str = "
@@ -242,6 +243,13 @@ async fn fault_87_the_last_set_outlives_redis_and_all_replicas_agree_again() {
     }
     let refused = set(&mut replicas[2], entry("k", 500)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let seconds = std::env::var("TOLLGATE_OUTAGE_SECONDS");
+    let away = seconds.map_or(0, |text| text.parse().unwrap());
+    tokio::time::sleep(Duration::from_secs(away)).await;
+    for replica in &mut replicas {
+        let local = decide(&mut replica.client, "k", "free").await;
+        assert_eq!((local.limit, local.overridden), (Some(100), true));
+    }
     // It comes back empty, and gets what the replicas hold.
     redis.restart();
     for replica in &mut replicas {
@@ -273,6 +281,38 @@ async fn fault_87_the_last_set_outlives_redis_and_all_replicas_agree_again() {
         assert_eq!(quota_of(replica, "other").await, 400);
     }
     assert_eq!(redis.cli(&["hlen", NAME]), "4");
+}
+
+#[tokio::test]
+async fn after_a_failover_the_last_set_holds_and_all_replicas_agree() {
+    let mut watched = Watched::start();
+    let mut replicas = replicas(&watched.url()).await;
+    let version = set(&mut replicas[0], entry("k", 300)).await.unwrap();
+    for replica in &mut replicas {
+        until_quota(replica, "k", 300).await;
+    }
+    watched.servers[0].kill();
+    for replica in &mut replicas {
+        let local = decide(&mut replica.client, "k", "free").await;
+        assert!(local.overridden, "{local:?}");
+    }
+    for replica in &mut replicas {
+        replica
+            .server
+            .wait_until_decided_by(pb::DecidedBy::Store, "free")
+            .await;
+        assert_eq!(quota_of(replica, "k").await, 300);
+    }
+    assert_ne!(watched.sentinels[0].master(), watched.servers[0].port);
+    let (mut next, began) = (None, Instant::now());
+    while next.is_none() {
+        assert!(began.elapsed() < PATIENCE);
+        next = set(&mut replicas[2], entry("k", 500)).await.ok();
+    }
+    assert_eq!(next, Some(version + 1));
+    for replica in &mut replicas {
+        until_quota(replica, "k", 500).await;
+    }
 }
 
 #[tokio::test]
