@@ -37,6 +37,8 @@ plans:
   sliding_counter: { limits: [ { quota: 1000000, window: 1h, algorithm: sliding_counter } ] }
   sliding_log: { limits: [ { quota: 1000, window: 1s, algorithm: sliding_log } ] }
   two_limits: { limits: [ { quota: 1000000000, window: 1h, algorithm: fixed_window }, { quota: 1000000000, window: 1d } ] }
+  idle_block: { limits: [ { quota: 900000000, window: 1h, algorithm: token_bucket, block: 1m } ] }
+  calendar: { limits: [ { quota: 1000000000, window: month, zone: Europe/Berlin } ] }
   with_candidate: { limits: [ { quota: 900000000, window: 1h, algorithm: token_bucket } ], candidate: token_bucket }
   unlimited: { unlimited: true }
   denied: { limits: [ { quota: 1, window: 1d, algorithm: token_bucket } ] }

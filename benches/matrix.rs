@@ -60,6 +60,9 @@ struct Options {
     /// Five alternating runs of `ShouldAllow` and joint decisions of two and three keys through Redis; medians and ratios.
     #[arg(long)]
     joint: bool,
+    /// Five alternating runs of a limit with a block and of one by the calendar, beside the same without; medians and ratios.
+    #[arg(long)]
+    customers: bool,
     /// One to eight replicas on one to three shards, beside what the model of `sizing` says of them.
     #[arg(long)]
     sizes: bool,
@@ -125,6 +128,7 @@ async fn run(options: &Options) -> Result<u64, String> {
         None if options.headline => return scenarios::headline(&mut harness).await,
         None if options.protocols => return scenarios::protocols(&mut harness).await,
         None if options.joint => return scenarios::joint(&mut harness).await,
+        None if options.customers => return scenarios::customers(&mut harness).await,
         None if options.cluster => return scenarios::cluster(&mut harness).await,
         None if options.sizes => return scenarios::sizes(&mut harness).await,
         None if options.growth => return scenarios::growth(&mut harness, &options.filter).await,

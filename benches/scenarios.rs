@@ -11,7 +11,7 @@ use crate::load::Kind;
 
 pub use growth::growth;
 pub use paced::paced;
-pub use rounds::{cluster, headline, joint, protocols};
+pub use rounds::{cluster, customers, headline, joint, protocols};
 pub use sizes::sizes;
 pub use soak::soak;
 

@@ -62,6 +62,18 @@ pub async fn joint(harness: &mut Harness) -> Result<u64, String> {
     rounds(harness, "x ShouldAllow", &scenarios).await
 }
 
+/// A block that nobody has earned and a window of the calendar, each beside the same limit without. Returns the number of errors.
+pub async fn customers(harness: &mut Harness) -> Result<u64, String> {
+    let of = |plan, base| (Scenario::new(Server::Redis, USUAL, MANY, plan), base);
+    let scenarios = [
+        of("token_bucket", 0),
+        of("idle_block", 0),
+        of("fixed_window", 2),
+        of("calendar", 2),
+    ];
+    rounds(harness, "x without", &scenarios).await
+}
+
 /// A Cluster of three beside one Redis, in the same shape. Returns the number of errors.
 pub async fn cluster(harness: &mut Harness) -> Result<u64, String> {
     let mut scenarios = Vec::new();

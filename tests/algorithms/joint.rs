@@ -202,12 +202,19 @@ fn binding(told: &[Told], allowed: bool) -> usize {
             .filter_map(|limit| limit.retry_after_us)
             .max()
     };
+    // That of the limit that binds: in shadow mode the one that would deny longest, else the one with the least.
     let share = |each: &Told| {
-        let shares = each
+        let longest = wait(each);
+        let binds = |limit: &&LimitStatus| limit.retry_after_us == longest;
+        let mut shares = each
             .limits
             .iter()
+            .filter(binds)
             .map(|limit| limit.remaining as f64 / limit.capacity as f64);
-        shares.fold(1.0, f64::min)
+        match longest {
+            Some(_) => shares.next().unwrap_or(1.0),
+            None => shares.fold(1.0, f64::min),
+        }
     };
     let denies = |each: &Told| matches!(each.outcome, Outcome::Denied | Outcome::NeverFits);
     let mut found = None;
@@ -351,7 +358,11 @@ fn assert_equal(found: &JointDecision, expected: &[Told], passes: bool, place: &
     let each: Vec<Told> = found.decisions.iter().map(told).collect();
     assert_eq!(each, expected, "{place}");
     assert_eq!(found.allowed(), passes, "{place}");
-    assert_eq!(found.binding, binding(expected, passes), "{place}");
+    assert_eq!(
+        found.binding,
+        binding(expected, passes),
+        "{place}: {expected:?}"
+    );
     let limits = expected[found.binding].limits.iter();
     let wait_us = limits.filter_map(|limit| limit.retry_after_us).max();
     assert_eq!(found.retry_after_us, wait_us.filter(|_| !passes), "{place}");

@@ -1,6 +1,7 @@
 //! Overrides that are set at runtime: in force on every replica, kept through what happens to Redis, and sound whatever lies there.
 
 mod bad_input;
+mod pauses;
 mod subjects;
 
 use std::time::{Duration, Instant};
@@ -24,6 +25,11 @@ plans:
 overrides:
   - { plan: free, key: of-file, quotas: [ { quota: 7 } ] }
 ";
+/// Fills the hash.
+const FILL: &str = "for index = 1, 10000 do
+    redis.call('hset', KEYS[1], 'kfree:customer-' .. index, '9 1 0 {\"use_plan\":\"starter\",\"reason\":\"order ' .. index .. '\"}')
+end
+redis.call('hset', KEYS[1], '', '9 1')";
 /// The hash in Redis.
 const NAME: &str = "{:overrides}";
 /// Random changes, unless `TOLLGATE_OVERRIDE_CHANGES` says otherwise.
@@ -80,17 +86,23 @@ async fn list(replica: &mut AdminFixture) -> pb::ListOverridesResponse {
         .into_inner()
 }
 
-/// The quota that decides for this key.
+/// The quota that decides for this key, once the store decides: a policy gives a share of it.
 async fn quota_of(replica: &mut AdminFixture, key: &str) -> u64 {
     let request = pb::PeekRequest {
         key: key.to_owned(),
         plan: "free".to_owned(),
         ..pb::PeekRequest::default()
     };
-    let peek = replica.client.peek(request).await.unwrap().into_inner();
-    let answer = peek.answer.unwrap();
-    assert_eq!(answer.overridden, answer.limit != Some(100), "{answer:?}");
-    answer.limit.unwrap()
+    let began = Instant::now();
+    loop {
+        let peek = replica.client.peek(request.clone()).await.unwrap();
+        let answer = peek.into_inner().answer.unwrap();
+        if answer.decided_by() == pb::DecidedBy::Store {
+            assert_eq!(answer.overridden, answer.limit != Some(100), "{answer:?}");
+            return answer.limit.unwrap();
+        }
+        assert!(began.elapsed() < PATIENCE, "{answer:?}");
+    }
 }
 
 /// Waits until this is the quota of the key. Returns how long it took.
@@ -387,11 +399,7 @@ async fn what_lies_in_the_hash_and_is_none_of_ours_changes_nothing() {
 #[tokio::test]
 async fn ten_thousand_are_read_and_no_more_are_set() {
     let redis = Redis::start();
-    let fill = "for index = 1, 10000 do
-        redis.call('hset', KEYS[1], 'kfree:customer-' .. index, '9 1 0 {\"use_plan\":\"starter\",\"reason\":\"order ' .. index .. '\"}')
-    end
-    redis.call('hset', KEYS[1], '', '9 1')";
-    redis.cli(&["eval", fill, "1", NAME]);
+    redis.cli(&["eval", FILL, "1", NAME]);
     let mut replica = AdminFixture::start(CONFIG, &["--store", &redis.url()]).await;
     until_quota(&mut replica, "customer-10000", 3_000).await;
     assert_eq!(quota_of(&mut replica, "customer-10001").await, 100);
