@@ -58,14 +58,7 @@ pub fn call(
     now_us: u64,
     (id, call): (&str, HoldCall),
 ) -> HoldVerdict {
-    let mut key_call = KeyCall {
-        plan,
-        limits: plan.limits(),
-        key,
-        now_us,
-        begun: SmallVec::new(),
-    };
-    key_call.key.notes.clamp(now_us);
+    let mut key_call = KeyCall::new(plan, key, now_us);
     if let Some(known) = key_call
         .find(id)
         .filter(|known| !is_same(known, plan, call, key_call.key.notes))
@@ -94,14 +87,7 @@ pub fn call(
 
 /// Ends what has expired of the holds of this key, as a request without an id has to that would be denied.
 pub fn end_holds(plan: &Arc<Plan>, key: HoldKey<'_>, now_us: u64) -> EndedHolds {
-    let mut key_call = KeyCall {
-        plan,
-        limits: plan.limits(),
-        key,
-        now_us,
-        begun: SmallVec::new(),
-    };
-    key_call.key.notes.clamp(now_us);
+    let mut key_call = KeyCall::new(plan, key, now_us);
     key_call.end_due()
 }
 
@@ -183,7 +169,19 @@ struct KeyCall<'a> {
     begun: SmallVec<[usize; 1]>,
 }
 
-impl KeyCall<'_> {
+impl<'a> KeyCall<'a> {
+    /// A call at `now_us`. Holds and ids that a clock which stepped back has left in the future are clamped.
+    fn new(plan: &'a Arc<Plan>, key: HoldKey<'a>, now_us: u64) -> Self {
+        key.notes.clamp(now_us);
+        Self {
+            plan,
+            limits: plan.limits(),
+            key,
+            now_us,
+            begun: SmallVec::new(),
+        }
+    }
+
     fn find(&self, id: &str) -> Option<Known<'_>> {
         if id.is_empty() {
             return None;

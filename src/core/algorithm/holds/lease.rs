@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::notes::{End, Known};
 use super::{EndedHolds, HoldKey, KeyCall, KnownCall, Notes};
 use crate::plan::Plan;
@@ -78,14 +76,7 @@ pub fn lease(
     now_us: u64,
     (id, call): (&str, LeaseCall),
 ) -> LeaseVerdict {
-    let mut key_call = KeyCall {
-        plan,
-        limits: plan.limits(),
-        key,
-        now_us,
-        begun: SmallVec::new(),
-    };
-    key_call.key.notes.clamp(now_us);
+    let mut key_call = KeyCall::new(plan, key, now_us);
     let of_plan = |known: &Known<'_>| {
         let known = Notes::known_id(known, &key_call.key.notes.holds);
         known.call == KnownCall::Reserve && *known.plan == *plan.name
