@@ -316,7 +316,7 @@ impl<S: Store> Limiter<S> {
         };
         let took = self.record_call_time(started_at);
         drop(waiting);
-        self.decide_by_answer(plans, check, answer, (started_at, took))
+        self.decide_by_answer(plans, check, &answer, (started_at, took))
     }
 
     /// Decides checks in their order, with one answer each in the same order. The store gets its own deadline, and after that
@@ -341,42 +341,50 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
         let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
-        let mut decisions = Vec::with_capacity(requests.len());
-        // The checks that the store is asked, and for each the index of its decision and what counts it.
-        let mut checks = Vec::with_capacity(requests.len());
-        let mut pending = Vec::with_capacity(requests.len());
-        for (index, request) in requests.into_iter().enumerate() {
-            decisions.push(match self.find_plan(&worker_plans, request) {
+        let count = requests.len();
+        // For each request what counts it, with its check apart, for the store; or `None`, and apart what is known without the store.
+        let (mut asked, mut checks) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut known = Vec::new();
+        for request in requests {
+            let decided = match self.find_plan(&worker_plans, request) {
                 Err(unknown) => Err(unknown.into()),
                 Ok(found) if found.check.plan.concurrency().is_some() => {
                     Err(Refusal::NeedsReserve(found.check.plan.name.clone()))
                 }
                 Ok(found) => {
                     let plans = found.counted_in(&worker_plans);
-                    let check = found.check;
                     // A denial that holds stays true, whatever the requests before this one are granted.
-                    match self.decide_without_store(plans, &check, started_at) {
-                        Some(decision) => Ok((decision, check.plan)),
+                    match self.decide_without_store(plans, &found.check, started_at) {
+                        Some(decision) => Ok((decision, found.check.plan)),
                         None => {
-                            pending.push((index, plans));
-                            checks.push(check);
-                            // A placeholder: the store's answer replaces it below.
-                            Err(Refusal::Overloaded)
+                            asked.push(Some(plans));
+                            checks.push(found.check);
+                            continue;
                         }
                     }
                 }
-            });
+            };
+            asked.push(None);
+            known.push(decided);
         }
-        if !checks.is_empty() {
-            let waiting = self.count_waiting(started_at, checks.len());
-            let mut answers = Box::pin(self.ask(&checks, self.caller_limit(caller))).await?;
-            let at = (started_at, self.record_call_time(started_at));
-            drop(waiting);
-            for ((index, plans), check) in pending.into_iter().zip(checks) {
-                let answer = answers.take(&check);
-                let decided = self.decide_by_answer(plans, &check, answer, at);
-                decisions[index] = decided.map(|decision| (decision, check.plan));
-            }
+        if checks.is_empty() {
+            return Ok(known);
+        }
+        let waiting = self.count_waiting(started_at, checks.len());
+        let mut answers = Box::pin(self.ask(&checks, self.caller_limit(caller))).await?;
+        let at = (started_at, self.record_call_time(started_at));
+        drop(waiting);
+        let (mut known, mut checks) = (known.into_iter(), checks.into_iter());
+        let mut decisions = Vec::with_capacity(count);
+        for plans in asked {
+            let asked = plans.and_then(|plans| Some((plans, checks.next()?)));
+            let Some((plans, check)) = asked else {
+                decisions.extend(known.next());
+                continue;
+            };
+            let answer = answers.take(&check);
+            let decided = self.decide_by_answer(plans, &check, &answer, at);
+            decisions.push(decided.map(|decision| (decision, check.plan)));
         }
         Ok(decisions)
     }
@@ -439,13 +447,15 @@ impl<S: Store> Limiter<S> {
         &self,
         plans: CountedPlan<'_>,
         check: &Check,
-        answer: StoreAnswer,
+        answer: &StoreAnswer,
         (started_at, took): (Option<Instant>, Duration),
     ) -> Result<Decision, Refusal> {
-        let snapshot = &plans.worker_plans.snapshot;
-        let mut decision = self.answer(snapshot, check, started_at, answer)?;
-        self.count(plans, check, &mut decision, took);
-        Ok(decision)
+        let mut decided = self.answer(&plans.worker_plans.snapshot, check, started_at, answer);
+        // In its place, since it is large.
+        if let Ok(decision) = &mut decided {
+            self.count(plans, check, decision, took);
+        }
+        decided
     }
 
     /// Counts a decision, if a plan of the config made it. Notes in it which plan that was.
@@ -511,28 +521,27 @@ impl<S: Store> Limiter<S> {
         snapshot: &PlanSnapshot,
         check: &Check,
         started_at: Option<Instant>,
-        answer: StoreAnswer,
+        answer: &StoreAnswer,
     ) -> Result<Decision, Refusal> {
-        match answer.verdict {
+        match &answer.verdict {
             Ok(verdict) => {
                 if let (Some(denials), Some(started_at)) =
                     (self.denials_of(&check.plan), started_at)
                 {
-                    denials.remember(check, &verdict, self.monotonic_us(started_at));
+                    denials.remember(check, verdict, self.monotonic_us(started_at));
                 }
-                let mut decision = counted(check, &verdict, DecidedBy::Store);
+                let mut decision = counted(check, verdict, DecidedBy::Store);
                 decision.candidate_allowed = answer.candidate_allowed;
                 Ok(decision)
             }
             Err(error) => {
-                self.common
-                    .failures
-                    .log(&error, self.common.clock.monotonic());
-                self.worker.metrics.failed(&error);
+                let now = self.common.clock.monotonic();
+                self.common.failures.log(error, now);
+                self.worker.metrics.failed(error);
                 match error {
                     // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),
-                    error => Ok(self.answer_without_store(snapshot, check, &error)),
+                    error => Ok(self.answer_without_store(snapshot, check, error)),
                 }
             }
         }

@@ -110,10 +110,7 @@ impl<T: Message> MessageEncoder<T> {
     fn write(&mut self, message: &T, buffer: &mut impl BufMut) -> Result<(), Status> {
         self.encoded.clear();
         self.encoded.reserve(MESSAGE_BYTES);
-        // Cannot fail: a vector grows as needed.
-        message
-            .encode(&mut self.encoded)
-            .map_err(|error| Status::internal(error.to_string()))?;
+        append(message, &mut self.encoded);
         buffer.put_slice(&self.encoded);
         // The encoder lives until the answer is sent. A peer that does not read must not keep a large answer here a second time.
         if self.encoded.capacity() > MESSAGE_BYTES {
@@ -121,6 +118,11 @@ impl<T: Message> MessageEncoder<T> {
         }
         Ok(())
     }
+}
+
+/// Appends the encoded message. `Message::encode` would measure all of it before, to see whether it fits; a vector grows as needed.
+pub(super) fn append(message: &impl Message, encoded: &mut Vec<u8>) {
+    message.encode_raw(encoded);
 }
 
 /// Decodes one message. Errors: INVALID_ARGUMENT, where tonic's own decoder would report an internal error.

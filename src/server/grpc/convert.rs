@@ -193,18 +193,18 @@ pub(super) fn joint_response(
 
 /// Returns one result per request, given the decisions on the valid ones and the plans that decided.
 pub(super) fn results(
-    parsed: Parsed,
-    decisions: Vec<Result<(Decision, Arc<Plan>), Refusal>>,
+    parsed: &Parsed,
+    decisions: &[Result<(Decision, Arc<Plan>), Refusal>],
     form: HeaderForm,
 ) -> Vec<pb::ShouldAllowResult> {
-    let mut decisions = decisions.into_iter();
+    let mut decisions = decisions.iter();
     let mut next = |options| match decisions.next() {
-        Some(decided) => result(decided, &options, form),
+        Some(decided) => result(decided, options, form),
         None => error_result(&Status::internal("a request of the batch got no answer")),
     };
     parsed
-        .into_iter()
-        .map(|parsed| parsed.map_or_else(|status| error_result(&status), &mut next))
+        .iter()
+        .map(|parsed| parsed.as_ref().map_or_else(error_result, &mut next))
         .collect()
 }
 
@@ -234,21 +234,21 @@ pub(super) fn extra_answer_bytes<S>(
 
 /// Converts one decision to a result of a batch or stream.
 fn result(
-    decided: Result<(Decision, Arc<Plan>), Refusal>,
+    decided: &Result<(Decision, Arc<Plan>), Refusal>,
     options: &AnswerOptions,
     form: HeaderForm,
 ) -> pb::ShouldAllowResult {
     match decided {
         Ok((decision, plan)) => {
-            let mut response = response(&decision, options.detailed);
+            let mut response = response(decision, options.detailed);
             if options.http_headers {
-                response.http_headers = http_headers(&decision, &plan, form);
+                response.http_headers = http_headers(decision, plan, form);
             }
             pb::ShouldAllowResult {
                 result: Some(pb::should_allow_result::Result::Response(response)),
             }
         }
-        Err(refused) => error_result(&refusal(&refused)),
+        Err(refused) => error_result(&refusal(refused)),
     }
 }
 

@@ -99,9 +99,7 @@ pub(super) fn framed(message: &impl Message) -> Result<Vec<u8>, Status> {
     let mut bytes = Vec::with_capacity(PREFIX_BYTES + length);
     bytes.push(PLAIN);
     bytes.extend(prefix.to_be_bytes());
-    message
-        .encode(&mut bytes)
-        .map_err(|error| Status::internal(error.to_string()))?;
+    codec::append(message, &mut bytes);
     Ok(bytes)
 }
 

@@ -250,7 +250,7 @@ impl<S: Store> Limiter<S> {
             let decision = match &mut answers {
                 Ok(answers) => {
                     let answer = answers.take(check);
-                    self.decide_by_answer(plans, check, answer, (remembered_at, took))?
+                    self.decide_by_answer(plans, check, &answer, (remembered_at, took))?
                 }
                 Err(_) => {
                     let snapshot = &place.worker_plans.snapshot;

@@ -269,7 +269,7 @@ impl<S: Store> Limiter<S> {
             }
             Err(error) => {
                 let answer = StoreAnswer::alone(Err(error));
-                self.decide_by_answer(plans, &found.check, answer, (None, Duration::ZERO))
+                self.decide_by_answer(plans, &found.check, &answer, (None, Duration::ZERO))
             }
         }
     }
@@ -304,7 +304,7 @@ impl<S: Store> Limiter<S> {
             Err(Refusal::Unconfirmed(error)) => {
                 let answer = StoreAnswer::alone(Err(error));
                 let at = (None, Duration::ZERO);
-                let decided = self.decide_by_answer(plans, &found.check, answer, at);
+                let decided = self.decide_by_answer(plans, &found.check, &answer, at);
                 return decided.map(without_hold);
             }
             Err(refused) => return Err(refused),

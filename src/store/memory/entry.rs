@@ -92,40 +92,43 @@ impl<'a> Entry<'a> {
     }
 
     pub(super) fn records(self) -> impl Iterator<Item = Record> + use<'a> {
-        let mut at = self.records_at();
+        self.offsets().filter_map(move |at| read(self.0, at))
+    }
+
+    /// Offsets of the records. To read them takes longer.
+    pub(super) fn offsets(self) -> impl Iterator<Item = usize> + use<'a> {
+        let mut next = self.records_at();
         std::iter::from_fn(move || {
-            let record = read(self.0, at)?;
-            at += record.stored.bytes();
-            Some(record)
+            let at = next;
+            next += bytes_of_kind(*self.0.get(at)?)?;
+            Some(at)
         })
     }
 
     /// The record of the state with this fingerprint, if the entry has one.
     pub(super) fn record(self, fingerprint: LimitFingerprint) -> Option<Record> {
-        let (mut at, wanted) = (self.records_at(), fingerprint.to_fixed_bytes());
-        loop {
-            let kind = *self.0.get(at)?;
-            let bytes = bytes_of_kind(kind)?;
-            if self.0[at + 1..at + NUMBERS_AT] == wanted && kind < BLOCK {
-                return read(self.0, at);
-            }
-            at += bytes;
-        }
+        let at = self.offset_of(fingerprint, |kind| kind < BLOCK)?;
+        read(self.0, at)
     }
 
     /// The block with this fingerprint, and the offset of its record, if the entry has one.
     pub(super) fn block(self, fingerprint: LimitFingerprint) -> Option<(usize, Block)> {
-        let (mut at, wanted) = (self.records_at(), fingerprint.to_fixed_bytes());
-        loop {
-            let kind = *self.0.get(at)?;
-            if kind == BLOCK && self.0[at + 1..at + NUMBERS_AT] == wanted {
-                return match read(self.0, at)?.stored {
-                    Stored::Block(block) => Some((at, block)),
-                    Stored::State(_) | Stored::Log(_) | Stored::Holds(_) => None,
-                };
-            }
-            at += bytes_of_kind(kind)?;
+        let at = self.offset_of(fingerprint, |kind| kind == BLOCK)?;
+        match read(self.0, at)?.stored {
+            Stored::Block(block) => Some((at, block)),
+            Stored::State(_) | Stored::Log(_) | Stored::Holds(_) => None,
         }
+    }
+
+    /// The offset of the first record with this fingerprint of such a kind.
+    fn offset_of(
+        self,
+        fingerprint: LimitFingerprint,
+        is_kind: impl Fn(u8) -> bool,
+    ) -> Option<usize> {
+        let wanted = fingerprint.to_fixed_bytes();
+        self.offsets()
+            .find(|at| self.0[at + 1..at + NUMBERS_AT] == wanted && is_kind(self.0[*at]))
     }
 
     /// The index of the notes of its holds, if the entry has some.

@@ -244,7 +244,7 @@ impl Shard {
             checked_out.locations.push(location);
         }
         checked_out.has_other_records =
-            found.is_some_and(|handle| self.entry(handle).records().nth(known).is_some());
+            found.is_some_and(|handle| self.entry(handle).offsets().nth(known).is_some());
         checked_out
     }
 
