@@ -11,6 +11,7 @@ pub mod envoy;
 pub mod frames;
 pub mod haproxy;
 pub mod history;
+pub mod holds;
 pub mod hostile;
 pub mod http;
 pub mod manifests;

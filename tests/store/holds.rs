@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::algorithm::holds::{
-    HoldCall, HoldEvent, HoldKey, HoldVerdict, IfUnknown, Notes, call, end_holds,
+    HoldCall, HoldEvent, HoldKey, HoldVerdict, Notes, call, end_holds,
 };
 use tollgate::algorithm::{Block, State, decide_with_blocks, test};
 use tollgate::key::{Cost, Key};
@@ -13,6 +13,7 @@ use tollgate::store::{Check, HoldCheck, MemoryStore, Mode};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::Random;
+use crate::support::holds::{ask, reserve, settle};
 use crate::support::plans::{FIXED, LOG, WINDOW};
 
 const S: u64 = 1_000_000;
@@ -39,35 +40,12 @@ fn plan(name: &str, limits: &[Limit], slots: Option<u64>, releases: bool) -> Arc
     })
 }
 
-fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
-    HoldCheck {
-        key: Key::new(key).unwrap(),
-        plan: plan.clone(),
-        id: id.into(),
-        call,
-    }
-}
-
 fn check(plan: &Arc<Plan>, key: &str, (cost, mode): (u64, Mode)) -> Check {
     Check {
         key: Key::new(key).unwrap(),
         plan: plan.clone(),
         cost: Cost::new(cost).unwrap(),
         mode,
-    }
-}
-
-fn reserve(cost: u64, seconds: u64) -> HoldCall {
-    HoldCall::Reserve {
-        cost,
-        ttl_us: seconds * S,
-    }
-}
-
-fn settle(actual: u64) -> HoldCall {
-    HoldCall::Settle {
-        actual: Some(actual),
-        if_unknown: IfUnknown::Charge,
     }
 }
 

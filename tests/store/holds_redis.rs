@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::algorithm::holds::{
-    HoldCall, HoldEvent, HoldVerdict, IfUnknown, SettleOutcome, Settlement,
-};
+use tollgate::algorithm::holds::{HoldCall, HoldEvent, HoldVerdict, SettleOutcome, Settlement};
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
 use tollgate::store::{
@@ -17,6 +15,7 @@ use tollgate::store::{
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::history::Random;
+use crate::support::holds::{ask, reserve, settle};
 use crate::support::plans::{FIXED, LOG, WINDOW};
 use crate::support::redis::Redis;
 use crate::support::wire::Wire;
@@ -42,29 +41,6 @@ pub(super) fn plan(algorithms: &[Algorithm], slots: Option<u64>, max_open: u32) 
         holds: holds.into(),
         ..Plan::new("tokens", Rule::limits(limits))
     })
-}
-
-pub(super) fn ask(plan: &Arc<Plan>, key: &str, (id, call): (&str, HoldCall)) -> HoldCheck {
-    HoldCheck {
-        key: Key::new(key).unwrap(),
-        plan: plan.clone(),
-        id: id.into(),
-        call,
-    }
-}
-
-pub(super) fn reserve(cost: u64, seconds: u64) -> HoldCall {
-    HoldCall::Reserve {
-        cost,
-        ttl_us: seconds * S,
-    }
-}
-
-pub(super) fn settle(actual: u64) -> HoldCall {
-    HoldCall::Settle {
-        actual: Some(actual),
-        if_unknown: IfUnknown::Charge,
-    }
 }
 
 fn check(plan: &Arc<Plan>, key: &str, mode: Mode) -> Check {

@@ -1,6 +1,7 @@
 //! What bounds holds: costs, leases, open holds, ids; and blocks that records begin.
 
 use super::*;
+use crate::support::holds::{reserve, settle};
 use tollgate::algorithm::holds::{KnownCall, KnownId};
 
 fn plan_of(limits: Vec<Limit>, slots: Option<u64>, holds: HoldTerms) -> Arc<Plan> {
@@ -17,20 +18,6 @@ fn plan_of(limits: Vec<Limit>, slots: Option<u64>, holds: HoldTerms) -> Arc<Plan
 
 fn of_minute(quota: u64, algorithm: Algorithm) -> Limit {
     Limit::new("minute", quota, Duration::from_secs(60), algorithm).unwrap()
-}
-
-fn reserve(cost: u64, seconds: u64) -> HoldCall {
-    HoldCall::Reserve {
-        cost,
-        ttl_us: seconds * S,
-    }
-}
-
-fn settle(actual: u64) -> HoldCall {
-    HoldCall::Settle {
-        actual: Some(actual),
-        if_unknown: IfUnknown::Charge,
-    }
 }
 
 #[test]

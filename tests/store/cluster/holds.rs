@@ -8,10 +8,11 @@ use tollgate::algorithm::holds::{HoldCall, HoldVerdict, SettleOutcome};
 use tollgate::plan::Plan;
 use tollgate::store::{RedisStore, Store, StoreDeadline, StoreError};
 
-use super::super::holds_redis::{PATIENCE, ask, is_held, plan, reserve, settle, settlement, used};
+use super::super::holds_redis::{PATIENCE, is_held, plan, settlement, used};
 use super::lost_node::wait_for_heir;
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::history::Random;
+use crate::support::holds::{ask, reserve, settle};
 use crate::support::plans::{FIXED, LOG};
 
 const KEYS: u64 = 8;
