@@ -84,22 +84,17 @@ impl World {
     fn decide_joint(&mut self, plans: &PlanSet, checks: &[Check<String>]) -> (Vec<Told>, bool) {
         let plan = |check: &Check<String>| plans.get(&check.plan).unwrap().clone();
         let (mut copy, mut told) = (self.clone(), Vec::new());
-        let mut is_known = Vec::new();
         let (mut all_pass, mut by_plan) = (true, false);
-        let charges = checks
-            .iter()
-            .any(|check| check.mode == Mode::Charge && !plan(check).limits().is_empty());
-        // Units of those before, by who is counted; and without those that only the store knows.
-        let mut before: HashMap<(String, Key), (u64, u64)> = HashMap::new();
-        for check in checks {
+        let (is_known, charges) = known_outcomes(plans, checks);
+        // Units of those before, by who is counted.
+        let mut before: HashMap<(String, Key), u64> = HashMap::new();
+        for (check, known) in checks.iter().zip(&is_known) {
             let plan = plan(check);
             let cost = check.cost.units();
             let name = (plan.counts_as.to_string(), check.key.clone());
-            let (units, known) = before.entry(name).or_default();
+            let units = before.entry(name).or_default();
             let sum = Cost::new(*units + cost).unwrap();
-            let known_sum = Cost::new(*known + cost).unwrap();
-            is_known.push(without_state(&plan, known_sum).is_some());
-            let tested = match without_state(&plan, known_sum) {
+            let tested = match *known {
                 Some(outcome) => Told {
                     outcome,
                     limits: Vec::new(),
@@ -111,7 +106,6 @@ impl World {
             // A peek among charges takes nothing from those behind it.
             if !plan.limits().is_empty() && (check.mode == Mode::Charge || !charges) {
                 *units += if passes || !plan.shadow { cost } else { 0 };
-                *known += if plan.shadow { 0 } else { cost };
             }
             all_pass &= passes || plan.shadow;
             told.push(tested);
@@ -119,7 +113,7 @@ impl World {
         if !all_pass {
             for (each, is_known) in told.iter_mut().zip(is_known) {
                 let denies = matches!(each.outcome, Outcome::Denied | Outcome::NeverFits);
-                if !denies || by_plan && !is_known {
+                if !denies || by_plan && is_known.is_none() {
                     each.outcome = Outcome::OtherDenied;
                     // Also where a plan in shadow mode would deny.
                     each.limits
@@ -176,6 +170,29 @@ thread_local! {
 
 fn now_us() -> u64 {
     NOW.with(std::cell::Cell::get)
+}
+
+/// What is known of each check without the store, by the units of those before that no state decides; and whether the store is asked
+/// about a charge. Where it is asked about peeks alone, they add up.
+fn known_outcomes(plans: &PlanSet, checks: &[Check<String>]) -> (Vec<Option<Outcome>>, bool) {
+    let plan = |check: &Check<String>| plans.get(&check.plan).unwrap().clone();
+    let counts = |check: &Check<String>| !plan(check).limits().is_empty();
+    let is_charge = |check: &Check<String>| check.mode == Mode::Charge && counts(check);
+    let charges = checks.iter().any(is_charge);
+    let mut before: HashMap<(String, Key), u64> = HashMap::new();
+    let mut known = Vec::new();
+    for check in checks {
+        let name = (plan(check).counts_as.to_string(), check.key.clone());
+        let units = before.entry(name).or_default();
+        let sum = Cost::new(*units + check.cost.units()).unwrap();
+        known.push(without_state(&plan(check), sum));
+        if counts(check) && !plan(check).shadow && (is_charge(check) || !charges) {
+            *units += check.cost.units();
+        }
+    }
+    let mut pairs = checks.iter().zip(&known);
+    let asked = pairs.any(|(check, known)| is_charge(check) && known.is_none());
+    (known, asked)
 }
 
 /// What a plan tells without a state, if it does.
