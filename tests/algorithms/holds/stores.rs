@@ -180,7 +180,6 @@ struct History {
     embedded: MemoryStore,
     plans: Vec<Arc<Plan>>,
     seen: Seen,
-    has_log: bool,
     keys: u64,
     first_id: u64,
     /// When leases end by what was told last, by key and id.
@@ -209,7 +208,6 @@ impl History {
             embedded: MemoryStore::new(1 << 28, Arc::new(clock.clone())),
             clock,
             seen: Seen::default(),
-            has_log: shapes.contains(&LOG),
             present: 0,
             first_id: 0,
             ends_us: HashMap::new(),
@@ -330,11 +328,6 @@ impl History {
             // The embedded store has dropped holds that nobody can know of any more, and Redis has not yet.
             found.ended.expired = expected.ended.expired;
         }
-        let is_look = matches!(check.call, HoldCall::Peek { .. });
-        if self.has_log && is_look && check.plan.releases_holds() {
-            // Its waits know nothing of what is not written.
-            found.view.verdict.readings = expected.view.verdict.readings.clone();
-        }
         let now_us = tollgate::clock::Clock::now_us(&self.clock) % 10_000_000_000;
         self.trace(format!(
             "{now_us} {:?} {} {} {:?} -> {:?} {:?}",
@@ -391,11 +384,8 @@ impl History {
                 batch.await.remove(0)
             }
         };
-        let mut found: Verdict = found.unwrap_or_else(|error| panic!("{step}: {error}: {check:?}"));
+        let found: Verdict = found.unwrap_or_else(|error| panic!("{step}: {error}: {check:?}"));
         self.seen.decisions += 1;
-        if self.has_log && mode == Mode::Peek && plan.releases_holds() {
-            found.readings = expected.readings.clone();
-        }
         let now_us = tollgate::clock::Clock::now_us(&self.clock) % 10_000_000_000;
         self.trace(format!(
             "{now_us} {:?} {} {:?} {:?} -> {expected:?}",

@@ -29,6 +29,40 @@ local function bucket_given(group, limit, hold, bucket, units)
   return units
 end
 
+local function by_place(a, b)
+  return a.ends < b.ends
+end
+
+-- Has units of the instant that was found not be there until the answer is made: a look writes nothing. Returns how many.
+local function leave_out(group, state, units)
+  local parts, ends, part = state.left_out or {}, state.undone.last.units, nil
+  for _, other in ipairs(parts) do
+    part = other.ends == ends and other or part
+  end
+  if not part then
+    part = { ends = ends, units = 0 }
+    parts[#parts + 1] = part
+    table.sort(parts, by_place)
+  end
+  units = math.min(units, state.undone.units - part.units)
+  group.left_out[#group.left_out + 1] = { state = state, used = state.used, newest = state.newest }
+  part.units = part.units + units
+  state.left_out, state.used, state.asked = parts, state.used - units, nil
+  if state.used > 0 then
+    -- The newest unit of those that stay is the last that has to leave.
+    local _, leaves_in = log.reading({ quota = 0, window = 0 }, state, 0, false)
+    state.newest, state.asked = now + leaves_in, nil
+  end
+  return units
+end
+
+local function put_back(left_out)
+  for index = #left_out, 1, -1 do
+    local state = left_out[index].state
+    state.used, state.newest, state.left_out, state.asked = left_out[index].used, left_out[index].newest, nil, nil
+  end
+end
+
 -- Units at the instant of the charge that are still there.
 local function log_given(group, limit, state, hold, units)
   log.find(limit, state, units, hold.at)
@@ -36,14 +70,11 @@ local function log_given(group, limit, state, hold, units)
   if not undone or state.last.index - undone.last.index > CHARGES_AFTER_MAX then
     return 0
   end
-  units = math.min(units, undone.units)
   if group.is_peek then
-    -- As if they were not there, until the answer is made.
-    state.used = state.used - units
-    group.left_out[#group.left_out + 1] = { state = state, units = units }
-  else
-    log.refund(limit, state, units, hold.at)
+    return leave_out(group, state, units)
   end
+  units = math.min(units, undone.units)
+  log.refund(limit, state, units, hold.at)
   return units
 end
 

@@ -175,9 +175,7 @@ local function call_of(group, ask)
   ask.begun, ask.limits = {}, ask.terms.limits
   group.ids = read_ids(group.names[2], ask.id)
   local decided, reply = pcall(carry_out, group, ask)
-  for _, left_out in ipairs(group.left_out) do
-    left_out.state.used = left_out.state.used + left_out.units
-  end
+  put_back(group.left_out)
   if decided and group.is_peek then
     group.records, group.notes, group.is_changed = parse_records(group.value or ''), read_notes(group.names[1]), false
     return reply
