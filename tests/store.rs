@@ -12,6 +12,7 @@ mod flood;
 mod garbage;
 mod heavy_batches;
 mod holds;
+mod holds_cost;
 mod holds_redis;
 mod joint;
 mod joint_slots;
