@@ -512,7 +512,8 @@ impl Store for RedisStore {
     }
 
     fn hold_names(&self, key: &Key, plan: &Plan) -> Vec<String> {
-        name::notes(&name::state_name(&self.key_prefix, &plan.counts_as, key)).to_vec()
+        let tag = name::state_name(&self.key_prefix, &plan.counts_as, key);
+        vec![name::holds(&tag), name::ids(&tag)]
     }
 }
 

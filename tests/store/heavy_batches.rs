@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
+use tonic::transport::Channel;
 
 use crate::support::cluster::Cluster;
 use crate::support::redis::Redis;
@@ -39,7 +41,7 @@ table.sort(times)
 return (times[math.ceil(#times / 2)] or 0) .. ' ' .. (times[#times] or 0) .. ' ' .. slow";
 
 /// 250 plans of one limit, 16 plans of 8 limits, plans of all algorithms, and 16 plans of 8 limits that block, each lot with one
-/// count.
+/// count; and a plan with a thousand holds.
 fn config() -> String {
     let limit = |window: usize, algorithm: &str| {
         let burst = if algorithm == "token_bucket" {
@@ -53,6 +55,7 @@ fn config() -> String {
     };
     let mut text =
         "plans:\n  light: { limits: [ { quota: 1000000000, window: 1d } ] }\n".to_owned();
+    text.push_str(HELD);
     for plan in 0..250 {
         writeln!(
             text,
@@ -100,6 +103,18 @@ fn config() -> String {
     text
 }
 
+/// Each lot and how many plans it has; none for that of holds.
+const LOTS: [(&str, usize); 5] = [
+    ("many", 250),
+    ("wide", 16),
+    ("mixed", 20),
+    ("blocked", 16),
+    ("held", 0),
+];
+
+/// A key of this plan may have a thousand open holds, of which some expire and some are settled.
+const HELD: &str = "  held: { limits: [ { quota: 1000000000, window: 1h } ], holds: { ttl: 2s, max_open: 1000 } }\n";
+
 /// The same request in the shard that all floods are of, and so in their slot of a Cluster.
 fn in_shard(request: pb::ShouldAllowRequest) -> pb::ShouldAllowRequest {
     pb::ShouldAllowRequest {
@@ -121,6 +136,50 @@ async fn flood(address: String, lot: &'static str, plans: usize, stop: Arc<Atomi
             .unwrap()
             .into_inner();
         assert_eq!(answers.results.len(), 1_000);
+    }
+}
+
+/// Reserves a hold, and settles it or leaves it to expire.
+async fn hold_one(mut client: HoldServiceClient<Channel>, key: String, id: String, settles: bool) {
+    let reserve = pb::ReserveRequest {
+        key: key.clone(),
+        plan: "held".to_owned(),
+        request_id: id.clone(),
+        shard: "flooded".to_owned(),
+        ..Default::default()
+    };
+    client.reserve(reserve).await.unwrap();
+    let settle = pb::SettleRequest {
+        key,
+        plan: "held".to_owned(),
+        request_id: id,
+        shard: "flooded".to_owned(),
+        ..Default::default()
+    };
+    if settles {
+        // It may be UNAVAILABLE, where Redis was too slow.
+        let _ = client.settle(settle).await;
+    }
+}
+
+/// Reserves holds of a few keys and settles two of three, until it is told to stop: so hundreds are open, and some expire.
+async fn hold_and_settle(address: String, caller: usize, stop: Arc<AtomicBool>) {
+    let client = HoldServiceClient::new(channel_to(&address).await);
+    let mut first = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let asked = (first..first + 60).map(|number| {
+            let id = format!("{caller} {number}");
+            tokio::spawn(hold_one(
+                client.clone(),
+                format!("k{}", number % 4),
+                id,
+                number % 3 > 0,
+            ))
+        });
+        for answered in asked.collect::<Vec<_>>() {
+            answered.await.unwrap();
+        }
+        first += 60;
     }
 }
 
@@ -160,13 +219,19 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
         .await;
     let seconds = std::env::var("TOLLGATE_FLOOD_SECONDS");
     let time = Duration::from_secs(seconds.map_or(FLOOD_SECONDS, |text| text.parse().unwrap()));
-    for (lot, plans) in [("many", 250), ("wide", 16), ("mixed", 20), ("blocked", 16)] {
+    for (lot, plans) in LOTS {
         for redis in nodes {
             redis.cli(&["slowlog", "reset"]);
         }
         let stop = Arc::<AtomicBool>::default();
         let floods: Vec<_> = (0..4)
-            .map(|_| tokio::spawn(flood(server.address.clone(), lot, plans, stop.clone())))
+            .map(|caller| {
+                let (address, stop) = (server.address.clone(), stop.clone());
+                match plans {
+                    0 => tokio::spawn(hold_and_settle(address, caller, stop)),
+                    _ => tokio::spawn(flood(address, lot, plans, stop)),
+                }
+            })
             .collect();
         let (by_store, all) = ask_beside(&mut client, time).await;
         stop.store(true, Ordering::SeqCst);

@@ -5,7 +5,7 @@
 //! holds at once, since a denial would begin a block. A refund is noted for the holds of a bucket.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fred::bytes_utils::Str;
 use futures_util::future::join_all;
@@ -73,7 +73,7 @@ impl RedisStore {
         check: &HoldCheck,
         deadline: Duration,
     ) -> Result<HoldVerdict, StoreError> {
-        let request = ScriptRequest::for_hold(check, &self.key_prefix, monotonic() + deadline);
+        let request = |until| ScriptRequest::for_hold(check, &self.key_prefix, until);
         match self.ask(request, deadline).await? {
             HoldAnswer::Hold(verdict) => Ok(*verdict),
             _ => no_answer(),
@@ -85,9 +85,8 @@ impl RedisStore {
         checks: &[LeaseCheck],
         deadline: Duration,
     ) -> Vec<Result<LeaseVerdict, StoreError>> {
-        let until = monotonic() + deadline;
         let asked = checks.iter().map(|check| async move {
-            let request = ScriptRequest::for_lease(check, &self.key_prefix, until);
+            let request = |until| ScriptRequest::for_lease(check, &self.key_prefix, until);
             match self.ask(request, deadline).await? {
                 HoldAnswer::Lease(verdict) => Ok(verdict),
                 _ => no_answer(),
@@ -101,8 +100,7 @@ impl RedisStore {
         subject: (&Key, &Arc<Plan>),
         deadline: Duration,
     ) -> Result<NoteFigures, StoreError> {
-        let until = monotonic() + deadline;
-        let request = ScriptRequest::for_figures(subject, &self.key_prefix, until);
+        let request = |until| ScriptRequest::for_figures(subject, &self.key_prefix, until);
         match self.ask(request, deadline).await? {
             HoldAnswer::Figures(figures) => Ok(figures),
             _ => no_answer(),
@@ -190,21 +188,31 @@ impl RedisStore {
 
     /// Decides it once the holds of its plan that are over have ended.
     async fn decide_after_ends(&self, check: &Check, deadline: Duration) -> Answer {
-        let request = ScriptRequest::beside_holds(check, &self.key_prefix, monotonic() + deadline);
+        let request = |until| ScriptRequest::beside_holds(check, &self.key_prefix, until);
         match self.ask(request, deadline).await? {
             HoldAnswer::Verdict(verdict) => Ok(verdict),
             _ => no_answer(),
         }
     }
 
+    /// Asks it, again and again where the script leaves it to the next call.
     async fn ask(
         &self,
-        request: ScriptRequest,
+        request: impl Fn(Instant) -> ScriptRequest,
         deadline: Duration,
     ) -> Result<HoldAnswer, StoreError> {
-        match &self.servers {
-            Servers::One(node) => node.ask(request, deadline, || None).await,
-            Servers::Many(cluster) => Box::pin(cluster.ask_beside_holds(request, deadline)).await,
+        let until = monotonic() + deadline;
+        loop {
+            let left = until.saturating_duration_since(monotonic());
+            let answer = match &self.servers {
+                Servers::One(node) => node.ask(request(until), left, || None).await?,
+                Servers::Many(cluster) => {
+                    Box::pin(cluster.ask_beside_holds(request(until), left)).await?
+                }
+            };
+            if !matches!(answer, HoldAnswer::Later) {
+                return Ok(answer);
+            }
         }
     }
 }

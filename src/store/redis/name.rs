@@ -21,13 +21,18 @@ use tollgate_core::plan::{Algorithm, CANDIDATE_SEPARATOR, COMMON_WINDOWS_MS, Lim
 pub(super) fn known_of(tag: &str) -> impl Iterator<Item = String> {
     let logs = COMMON_WINDOWS_MS.iter().map(move |ms| log(tag, ms * 1_000));
     std::iter::once(tag.to_owned())
-        .chain(notes(tag))
+        .chain([holds(tag), ids(tag)])
         .chain(logs)
 }
 
-/// The names of a subject's holds, and of its ids that are not open, from the subject's.
-pub(super) fn notes(tag: &str) -> [String; 2] {
-    [format!("{tag}holds"), format!("{tag}ids")]
+/// The name of a subject's holds, from the subject's.
+pub(super) fn holds(tag: &str) -> String {
+    format!("{tag}holds")
+}
+
+/// The name of a subject's ids that are not open, from the subject's.
+pub(super) fn ids(tag: &str) -> String {
+    format!("{tag}ids")
 }
 
 /// The name of the index of a subject's logs, from the subject's.

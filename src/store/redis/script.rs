@@ -21,17 +21,19 @@ const MAIN: [&str; 4] = [
     include_str!("script/variables.lua"),
     include_str!("script/decide.lua"),
 ];
-/// The same of calls with an id, and of those about holds.
-const HOLDS_MAIN: [&str; 4] = [
+/// The same of calls with an id, and of those about holds. They read all states whole.
+const HOLDS_MAIN: [&str; 5] = [
     include_str!("script/request.lua"),
+    READS_WHOLE,
     include_str!("script/read.lua"),
     include_str!("script/variables.lua"),
     include_str!("script/holds.lua"),
 ];
+const READS_WHOLE: &str = "has_rings = false\n";
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are not part of the script.
-const PARTS: [&str; 23] = [
+const PARTS: [&str; 24] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
     include_str!("script/short/logs.lua"),
@@ -55,6 +57,7 @@ const PARTS: [&str; 23] = [
     include_str!("script/holds/view.lua"),
     include_str!("script/holds/calls.lua"),
     include_str!("script/holds/requests.lua"),
+    include_str!("script/holds/short.lua"),
 ];
 /// Begins a line that is replaced by a region; the region's name follows.
 const PLACE: &str = "--> ";

@@ -399,8 +399,8 @@ impl Call {
             .position(|other| Arc::ptr_eq(&other.plan, plan))
     }
 
-    /// Names of the keys in the script's order: packed states, then logs. They are slices of one buffer, so that sending them
-    /// again copies nothing.
+    /// Names of the keys in the script's order: packed states, of requests with ids also holds, then ids and logs. They are slices of
+    /// one buffer, so that sending them again copies nothing.
     pub(in crate::redis) fn keys(&self) -> Vec<Bytes> {
         let packed = || {
             self.groups
@@ -414,13 +414,17 @@ impl Call {
             text.push_str(name);
             ends.push(text.len());
         });
+        self.holds_names().for_each(|name| {
+            text.push_str(&name);
+            ends.push(text.len());
+        });
         for group in &self.groups {
-            let notes = group.is_of_holds().then(|| name::notes(group.name()));
+            let ids = group.is_of_holds().then(|| name::ids(group.name()));
             let logs = group
                 .logs
                 .iter()
                 .map(|window_us| name::log(group.name(), *window_us));
-            let names = notes.into_iter().flatten().chain(logs);
+            let names = ids.into_iter().chain(logs);
             for name in names.chain(group.is_indexed.then(|| name::log_index(group.name()))) {
                 text.push_str(&name);
                 ends.push(text.len());

@@ -38,7 +38,7 @@ pub(in crate::redis) fn pack_call(call: &Call) -> Result<Vec<u8>, StoreError> {
     let states = call.groups.iter().filter(|group| group.has_packed).count();
     packed.extend([
         byte(call.groups.len(), "names")?,
-        byte(states, "packed states")?,
+        byte(states + call.groups.len(), "packed states")?,
         byte(call.plans.len(), "plans")?,
     ]);
     let mut before = 0;
@@ -173,6 +173,7 @@ fn parse_one(
     let letter = *rest.split_off_first()?;
     match letter {
         b'E' => return parse_refusal(rest).map(Err),
+        b'B' => return Some(Ok(HoldAnswer::Later)),
         b'F' => return parse_figures(rest).map(|figures| Ok(HoldAnswer::Figures(figures))),
         b'L' => {
             let mut verdict = parse_answer(rest, plan, request.mode)?.ok()?;

@@ -12,8 +12,8 @@ use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
-/// Work of a call with an id, besides that of deciding. Each hold that the key may have adds one: where a lease has ended, or a hold
-/// is settled, all are parsed, which takes more than a microsecond each.
+/// Work of a call with an id, besides that of deciding. A key may have a thousand holds, and to parse each takes more than a microsecond.
+/// So the script counts itself what it does, and leaves requests to the next call; see `script/holds.lua`.
 const HOLD_WORK: usize = 30;
 
 /// What a request asks with an id, or of holds.
@@ -42,6 +42,8 @@ pub(in crate::redis) enum HoldAnswer {
     Verdict(Verdict),
     Figures(NoteFigures),
     Lease(LeaseVerdict),
+    /// Nothing was done, since the call had much to do: it is to be asked again.
+    Later,
 }
 
 impl ScriptRequest {
@@ -94,7 +96,7 @@ impl ScriptRequest {
     pub(super) fn hold_work(&self) -> usize {
         match self.hold {
             None => 0,
-            Some(_) => HOLD_WORK + usize::try_from(self.plan.holds.max_open).unwrap_or_default(),
+            Some(_) => HOLD_WORK,
         }
     }
 }
@@ -112,6 +114,12 @@ impl Call {
     /// Whether its requests have ids, or are about holds.
     pub(in crate::redis) fn is_of_holds(&self) -> bool {
         self.groups.first().is_some_and(Group::is_of_holds)
+    }
+
+    /// Names of the holds of its groups; none if its requests have no ids.
+    pub(super) fn holds_names(&self) -> impl Iterator<Item = String> {
+        let of_holds = self.groups.iter().filter(|group| group.is_of_holds());
+        of_holds.map(|group| name::holds(group.name()))
     }
 
     /// The answers to such requests, in the order of [`Self::requests`], from the script's reply.

@@ -22,7 +22,7 @@ local function find(group, ask)
   if ask.id == '' then
     return nil
   end
-  local is_noted = string.find(group.notes.body, pack('<Bc0', #ask.id, ask.id), 1, true) or group.notes.holds
+  local is_noted = group.notes.holds or string.find(group.notes.body, pack('<Bc0', #ask.id, ask.id), 1, true)
   for _, hold in ipairs(is_noted and holds_of(group.notes) or {}) do
     if hold.id == ask.id then
       local known = { kind = EXPIRED, name = hold.plan.name, releases = hold.plan.releases, cost = hold.cost }
@@ -31,7 +31,7 @@ local function find(group, ask)
       return (known.hold or until_us > now) and known or nil
     end
   end
-  local id = id_of(group.ids, ask.id)
+  local id = id_of(group, ask.id)
   return id and id.until_us > now and id or nil
 end
 
@@ -54,23 +54,24 @@ end
 -- Writes the notes of a group, as far as they have changed, and how to undo it.
 local function write_notes(group)
   local notes = group.notes
-  write_ids(group)
   if not notes.is_changed then
     return
   end
-  local before, key = notes.value, group.names[1]
-  local value = pack_notes(notes)
+  local before, expired, expires, key = notes.value, notes.expired * 1000000, notes.expires * 1000000, group.names[1]
+  -- It is deleted last: a write that is not refused can be undone by another one.
+  local value = pack_notes(notes) or before and NO_HOLDS
   if value then
-    call('SET', key, value, 'PXAT', text_of(notes.until_us))
-  elseif before then
-    -- It is deleted last: a SET that is not refused can be undone by another one.
-    value = NO_HOLDS
-    call('SET', key, value, 'PXAT', text_of(now + 1000000))
+--> write
+    local problem = write(key, before, value, expires, expired)
+    if problem then
+      error(problem, 0)
+    end
   end
-  notes.value, notes.is_changed = value, false
+  notes.value, notes.expired, notes.is_changed = value, notes.expires, false
   group.undo[#group.undo + 1] = function()
     if before then
-      call('SET', key, before, 'PXAT', text_of(parse_notes(before).until_us))
+      -- By the command that was not refused.
+      write(key, value, before, expired, expires)
     else
       call('DEL', key)
     end
@@ -81,16 +82,12 @@ end
 local function write_group(group)
   write_notes(group)
   write_records(group)
-  local forgotten = {}
-  for field in pairs(group.forgotten) do
-    forgotten[#forgotten + 1] = field
-  end
   if group.notes.value == NO_HOLDS then
     try('DEL', group.names[1])
-    group.notes.value = false
+    group.notes.value, group.notes.expired = false, 0
   end
-  for first = 1, #forgotten, 1000 do
-    try('HDEL', group.names[2], table_unpack(forgotten, first, math.min(first + 999, #forgotten)))
+  if next(group.gone) then
+    pcall(sweep, group)
   end
 end
 --}
@@ -178,11 +175,14 @@ local function decide_beside(group, ask, others_fit, note)
 end
 
 local function hold_of(group, ask, states)
-  local hold = { id = ask.id, plan = ask.terms, cost = ask.number, at = now, expires = now + ask.lease, full = {}, given = {} }
+  local hold = {
+    id = ask.id, plan = ask.terms, cost = ask.number, at = now, expires = now + ask.lease, full = {}, given = {},
+    has_older = id_of(group, ask.id) ~= false,
+  }
   for _, state in ipairs(states) do
     if state.limit.kind == TOKEN_BUCKET then
-      hold.full[#hold.full + 1] = now + debt_of(state.limit, state)
-      hold.given[#hold.given + 1] = group.notes.given[state.limit.fingerprint] or 0
+      local given, debt = group.notes.given[state.limit.fingerprint] or 0, debt_of(state.limit, state)
+      hold.full[#hold.full + 1], hold.given[#hold.given + 1] = now + debt + given, given
     end
   end
   return hold
@@ -193,12 +193,11 @@ local function reserve(group, ask)
   if known then
     return 'A', pack('<I7', known.hold and known.hold.expires - now or 0), present(group, ask)
   end
-  local slots, open, first = slots_of(group, ask), open_of_plan(group, ask)
-  local has_room = open < ask.terms.max_open
+  local slots, has_room = slots_of(group, ask), open_of_plan(group, ask) < ask.terms.max_open
   local states, fits = decide_beside(group, ask, has_room and (not slots or slots.wait == 0), function(states)
     add_hold(group.notes, hold_of(group, ask, states))
   end)
-  return 'D', pack('<I7', fits and ask.lease or 0), view(group, ask, fits, states, ask.number, fits, not has_room and first)
+  return 'D', pack('<I7', fits and ask.lease or 0), view(group, ask, fits, states, ask.number, fits, not has_room and first_end(group, ask))
 end
 
 local function charge_once(group, ask)

@@ -1,6 +1,12 @@
 -- What a hold gives back to each limit, at the place of its charge, and what is charged beyond a limit. Twin of
 -- src/core/algorithm/holds/give_back.rs, and of charge_beyond() in src/core/algorithm.rs and gcra.rs.
 
+--{ hold_bucket_units
+-- Of so many units, those that are in what the charge owes yet, and in what the bucket owes at all. `full` is when the bucket would have been
+-- full after the charge, and later by what had been given back to it until then.
+units = math.min(units, floor(max(math.min(full - given - now, debt), 0) / emission))
+--}
+
 --{ hold_give_back
 -- Most charges in a log behind that of a hold: they are written anew. Behind more, it gives nothing back.
 local CHARGES_AFTER_MAX = 1000
@@ -16,15 +22,14 @@ end
 
 -- Whole units of what the charge owes yet.
 local function bucket_given(group, limit, hold, bucket, units)
-  local given = group.notes.given[limit.fingerprint] or 0
-  local left = max(hold.full[bucket] - max(given - hold.given[bucket], 0) - now, 0)
-  local debt, unit, payload = debt_of(limit, evaluate(limit, group.records, group.logs, false, 0))
-  units = math.min(units, floor(math.min(left, max(debt, 0)) / unit))
+  local full, given = hold.full[bucket], group.notes.given[limit.fingerprint] or 0
+  local debt, emission, payload = debt_of(limit, evaluate(limit, group.records, group.logs, false, 0))
+--> hold_bucket_units
   if units > 0 then
     local _, rest = rule_of(limit.kind).refund(payload, units, limit)
     set_record(group.records, limit, rest and limit.fingerprint .. rest)
     group.is_changed = true
-    note_given(group.notes, limit.fingerprint, units * unit)
+    note_given(group.notes, limit.fingerprint, units * emission)
   end
   return units
 end

@@ -1,137 +1,269 @@
--- The ids of a key that are not open: a HASH. Twin of a part of src/core/algorithm/holds/notes.rs.
--- Fields: `h`, the head: numbers of the first and the last id I6 I6, how many there are I4, the greatest max_ids of their plans I4, when the
--- key expires I7. `i` and an id: its number I6, kind B, until when it is known I7, cost or units held I6, units used I6, 1 if its plan gives
--- units back or else 0 B, and the plan's name. A number: the id of that number. Ids have numbers in the order in which they ended.
+-- The ids of a key that are not open. Twin of a part of src/core/algorithm/holds/notes.rs.
+-- They have numbers in the order in which they ended. The recent ones, which are the last, are in the notes: length of the id B, id, plan
+-- B, cost or units held I5, units used I5, kind B, until when it is known I7. Those before them are in a HASH. Its fields: `i` and an id:
+-- its number I6, kind B, until when it is known I7, cost or units held I6, units used I6, 1 if its plan gives units back or else 0 B, and
+-- the plan's name. A number: the ids that were moved there together, of which the first one has that number, each as length B and id. An id
+-- that ended once more has left a gap: its field is not there, or has another number. What has a number that the notes do not count is of no
+-- use, and goes when next ids are moved. So a call settles a hold by one write, and the HASH is written once for many.
 
---{ hold_ids
+--{ hold_words
 -- Kinds of ids: a hold that was settled, a use that was settled and never reserved, a hold whose lease ended, a ShouldAllow, a Record.
 local SETTLED, USED, EXPIRED, ALLOWED, RECORDED = 0, 1, 2, 3, 4
--- Ids that are forgotten in one step. More are forgotten than are added.
-local FORGOTTEN = 8
+--}
 
-local function read_id(text)
-  local id = { text = text }
-  local releases, at
-  id.number, id.kind, id.until_us, id.cost, id.actual, releases, at = unpack('<I6BI7I6I6B', text)
-  id.releases, id.name = releases == 1, sub(text, at)
-  return id
+--{ hold_recent
+-- A recent id, and where the next one begins.
+local function read_recent(notes, value, at)
+  local id, plan = { number = false, releases = false, name = false }, nil
+  id.id, plan, id.cost, id.actual, id.kind, id.until_us, at = unpack('<Bc0BI5I5BI7', value, at)
+  id.plan = notes.plans[plan + 1]
+  id.releases, id.name = id.plan.releases, id.plan.name
+  return id, at
 end
 
--- The ids of a group, with what is known of this one. `fields` has what is to be written, false for a field that goes.
-local function read_ids(key, id)
-  local read = call('HMGET', key, 'h', 'i' .. id)
-  local ids = { key = key, head = read[1], fields = {}, by_id = {}, first = 1, last = 0, count = 0, max_ids = 0, expires = 0 }
-  if read[1] then
-    ids.first, ids.last, ids.count, ids.max_ids, ids.expires = unpack('<I6I6I4I4I7', read[1])
+local function pack_recent(id, place)
+  return pack('<Bc0BI5I5BI7', #id.id, id.id, place, id.cost, id.actual, id.kind, id.until_us)
+end
+--}
+
+--{ hold_ids
+local function read_id(id, text)
+  local number, kind, until_us, cost, actual, releases, at = unpack('<I6BI7I6I6B', text)
+  return {
+    id = id, number = number, kind = kind, until_us = until_us, cost = cost, actual = actual, releases = releases == 1, name = sub(text, at),
+  }
+end
+
+-- How many numbers the HASH has: ids and gaps.
+local function hashed(notes)
+  return notes.ids + notes.gaps - notes.recent_count
+end
+
+-- The ids that were moved to the HASH together, of which the first one has this number; nil where there are none.
+local function part_at(group, number)
+  local text, ids, at = call('HGET', group.names[2], format('%d', number)), {}, 1
+  while text and at <= #text do
+    ids[#ids + 1], at = unpack('<Bc0', text, at)
   end
-  ids.by_id[id] = read[2] and read_id(read[2])
-  return ids
+  return ids[1] and ids
 end
 
-local function id_of(ids, id)
-  if ids.by_id[id] == nil then
-    local text = call('HGET', ids.key, 'i' .. id)
-    ids.by_id[id] = text and read_id(text)
+-- The id of this number, if it has not gone. Where the HASH was lost, all of its ids have.
+local function numbered(group, number)
+  local first = group.notes.first - group.notes.stale
+  local part = part_at(group, first)
+  while part and first + #part <= number do
+    first = first + #part
+    part = part_at(group, first)
   end
-  return ids.by_id[id]
+  local id = part and part[number - first + 1]
+  local text = id and not group.gone['i' .. id] and call('HGET', group.names[2], 'i' .. id)
+  local found = text and read_id(id, text)
+  return found and found.number == number and found
 end
 
--- The id of this number, if it has not gone.
-local function numbered(ids, number)
-  local field = format('%d', number)
-  local id = ids.fields[field]
-  if id == nil then
-    id = call('HGET', ids.key, field)
+-- What is kept of an id that is not open, whether it is known yet or not.
+local function id_of(group, id)
+  local notes, found = group.notes, group.ids[id]
+  if found ~= nil then
+    return found
   end
-  return id
-end
-
-local function drop_id(ids, id, entry)
-  ids.fields[format('%d', entry.number)] = false
-  ids.fields['i' .. id], ids.by_id[id], ids.count = false, false, ids.count - 1
-end
-
--- Forgets ids at whose end none is known any more, and those that are too many.
-local function forget_some(ids)
-  for _ = 1, FORGOTTEN do
-    local id, entry
-    while ids.first <= ids.last and not entry do
-      id = numbered(ids, ids.first)
-      entry = id and id_of(ids, id)
-      if not entry or entry.number ~= ids.first then
-        -- It has gone, or ended once more.
-        entry, ids.first = nil, ids.first + 1
-      end
+  if notes.recent_count > 0 and (notes.recent or string.find(notes.body, pack('<Bc0', #id, id), 1, true)) then
+    local _, recent = holds_of(notes)
+    for _, other in ipairs(recent) do
+      found = other.id == id and other or found
     end
-    if not entry or ids.count <= ids.max_ids and entry.until_us > now then
+  end
+  if not found and hashed(notes) > 0 then
+    local text = call('HGET', group.names[2], 'i' .. id)
+    found = text and not group.gone['i' .. id] and read_id(id, text)
+    local place = found and found.number - notes.first
+    found = found and place >= 0 and place < hashed(notes) and found
+  end
+  group.ids[id] = found or false
+  return group.ids[id]
+end
+
+-- Takes what is kept of an id out of the ids.
+local function drop_id(group, id)
+  local notes = group.notes
+  notes.ids, group.ids[id.id] = notes.ids - 1, false
+  if id.number then
+    notes.gaps, group.gone['i' .. id.id] = notes.gaps + 1, true
+    return
+  end
+  local _, recent = holds_of(notes)
+  for index, other in ipairs(recent) do
+    if other == id then
+      table.remove(recent, index)
+      break
+    end
+  end
+  notes.recent_count = #recent
+end
+
+-- Forgets the first id.
+local function forget_first(group)
+  local notes = group.notes
+  while hashed(notes) > 0 do
+    local is_id = notes.gaps == 0 or numbered(group, notes.first)
+    notes.first, notes.stale = notes.first + 1, notes.stale + 1
+    if is_id then
+      notes.ids, group.ids = notes.ids - 1, {}
       return
     end
-    drop_id(ids, id, entry)
-    ids.first = ids.first + 1
+    notes.gaps = notes.gaps - 1
   end
+  local _, recent = holds_of(notes)
+  group.ids[recent[1].id] = false
+  table.remove(recent, 1)
+  notes.ids, notes.recent_count = notes.ids - 1, #recent
 end
 
 -- Remembers an id that is not open, in place of what was known of it.
 local function remember(group, id, plan, kind, cost, actual, until_us)
-  local ids = group.ids
-  local before = id_of(ids, id)
+  local notes, before = group.notes, id_of(group, id)
+  notes.is_changed = true
   if before then
-    drop_id(ids, id, before)
+    drop_id(group, before)
   end
   if until_us <= now then
     return
   end
-  ids.last, ids.count, ids.max_ids = ids.last + 1, ids.count + 1, max(ids.max_ids, plan.max_ids)
-  local text = pack('<I6BI7I6I6B', ids.last, kind, until_us, cost, actual, plan.releases and 1 or 0) .. plan.name
-  ids.by_id[id] = read_id(text)
-  ids.by_id[id].before = before and before.text
-  ids.fields['i' .. id], ids.fields[format('%d', ids.last)] = text, id
-  local unit = unit_of(plan.remember)
-  ids.needed = max(ids.needed or 0, until_us - until_us % unit + unit)
-  forget_some(ids)
+  local _, recent = holds_of(notes)
+  local noted = noted_plan(notes, plan)
+  local found = {
+    id = id, number = false, plan = noted, releases = plan.releases, name = plan.name, cost = cost, actual = actual, kind = kind,
+    until_us = until_us,
+  }
+  recent[#recent + 1], group.ids[id] = found, found
+  notes.ids, notes.recent_count, notes.max_ids = notes.ids + 1, #recent, max(notes.max_ids, plan.max_ids)
+  keep_until(notes, plan, until_us)
+  if notes.ids > notes.max_ids then
+    forget_first(group)
+  end
+end
+
+-- Deletes the fields of ids that have left a gap.
+local function sweep(group)
+  local fields = {}
+  for field in pairs(group.gone) do
+    fields[#fields + 1] = field
+  end
+  for first = 1, #fields, 1000 do
+    call('HDEL', group.names[2], table_unpack(fields, first, math.min(first + 999, #fields)))
+  end
 end
 --}
 
---{ hold_ids_written
--- Writes what is new of ids, and how to undo it.
-local function write_ids(group)
-  local ids, new, gone = group.ids, {}, {}
-  for field, value in pairs(ids.fields) do
-    if value then
-      new[#new + 1], new[#new + 2], gone[#gone + 1] = field, value, field
-    end
-    group.forgotten[field] = not value or nil
-  end
-  if not next(ids.fields) then
-    return
-  end
-  local expires = max(ids.expires, ids.needed or 0)
-  local head = pack('<I6I6I4I4I7', ids.first, ids.last, ids.count, ids.max_ids, expires)
-  local before, is_new = ids.head, not ids.head
-  local place = #group.undo + 1
-  local function undo()
-    gone[#gone + 1] = is_new and 'h' or nil
-    if gone[1] then
-      call('HDEL', ids.key, table_unpack(gone))
-    end
-    if not is_new then
-      call('HSET', ids.key, 'h', before)
-    end
-    for id, entry in pairs(ids.by_id) do
-      if entry and entry.before then
-        call('HSET', ids.key, 'i' .. id, entry.before)
+--{ hold_move
+-- Sets move_recent, which is made where a call first needs it.
+if not move_recent then
+--> text_of
+  -- Of a HASH, what went there together as one part: from its front on, forgets the ids that nobody knows any more. Returns the numbers of
+  -- the notes that this changes, and the fields of parts of which the notes count none any more. Without ids in the HASH, it was lost.
+  local function forget_over(key, first, ids, gaps, stale, recent_count)
+    local gone = {}
+    -- More are forgotten than are moved.
+    for _ = 1, 4 do
+      local at, number, fields, field = 1, first - stale, {}, format('%d', first - stale)
+      local part = ids + gaps + stale > recent_count and call('HGET', key, field)
+      if not part then
+        return first + ids + gaps - recent_count, recent_count, 0, 0, gone
       end
+      while at <= #part do
+        local id
+        id, at = unpack('<Bc0', part, at)
+        fields[#fields + 1] = 'i' .. id
+      end
+      local is_known = false
+      for place, text in ipairs(call('HMGET', key, table_unpack(fields))) do
+        local numbered, until_us = 0, 0
+        if text then
+          numbered, _, until_us = unpack('<I6BI7', text)
+        end
+        local is_own = numbered == number + place - 1
+        is_known = is_known or place > stale and is_own and until_us > now
+        if place > stale and not is_known then
+          local is_gap = not is_own and gaps > 0
+          first, stale, ids, gaps = first + 1, stale + 1, ids - (is_gap and 0 or 1), gaps - (is_gap and 1 or 0)
+        end
+        fields[place] = is_own and fields[place]
+      end
+      if stale < #fields then
+        break
+      end
+      for _, id in ipairs(fields) do
+        gone[#gone + 1] = id or nil
+      end
+      gone[#gone + 1], stale = field, stale - #fields
     end
+    return first, ids, gaps, stale, gone
   end
-  for first = 1, #new, 1000 do
-    call('HSET', ids.key, table_unpack(new, first, math.min(first + 999, #new)))
-    group.undo[place] = undo
+
+  -- Where the recent ids begin in notes, and of each plan, from 0, its name and whether its holds release.
+  local function find_recent(value)
+    local plans, at, names, releases, sizes = byte(value, 2), 3, {}, {}, {}
+    for index = 0, plans - 1 do
+      local flags, buckets, _
+      names[index], _, flags, buckets, at = unpack('<Bc0c8BB', value, at)
+      at, releases[index] = at + 19, flags % 2
+      sizes[index] = 21 + 7 * buckets * (1 + flags % 2)
+    end
+    local given, open = byte(value, at), 0
+    at = at + 1
+    for _ = 1, given do
+      at = at + 8 + byte(value, at)
+    end
+    local head_at = at
+    at = at + 6 + 18
+    for _ = 1, plans do
+      open, at = open + unpack('<I2', value, at), at + 16
+    end
+    for _ = 1, open do
+      local size = byte(value, at)
+      at = at + size + sizes[byte(value, at + size + 1) % OLDER]
+    end
+    return head_at, at, names, releases
   end
-  call('HSET', ids.key, 'h', head)
-  group.undo[place] = undo
-  if expires > ids.expires then
-    call('PEXPIREAT', ids.key, text_of(expires))
+
+  -- Moves the recent ids of notes to the HASH, and returns the notes without them. The HASH is told first: what it has more than the notes
+  -- count is of no use, so nothing is to be undone if Redis refuses to write them. What is forgotten goes last.
+  move_recent = function(value, key, ids_key)
+    local head_at, at, names, releases = find_recent(value)
+    local _, expires = unpack(HEAD, value, head_at)
+    local recent_count, ids, first, gaps, stale, max_ids = unpack(IDS, value, head_at + 6)
+    local fields, part, gone, recent_at = {}, {}, nil, at
+    first, ids, gaps, stale, gone = forget_over(ids_key, first, ids, gaps, stale, recent_count)
+    local number = first + ids + gaps - recent_count
+    local field = format('%d', number)
+    for _ = 1, recent_count do
+      local size = byte(value, at)
+      local plan, cost, actual, kind, until_us = unpack('<BI5I5BI7', value, at + size + 1)
+      if until_us <= now and ids + gaps == recent_count and not fields[1] then
+        ids, recent_count = ids - 1, recent_count - 1
+      else
+        fields[#fields + 1] = 'i' .. sub(value, at + 1, at + size)
+        fields[#fields + 1] = pack('<I6BI7I6I6Bc0', number, kind, until_us, cost, actual, releases[plan], names[plan])
+        part[#part + 1], number = sub(value, at, at + size), number + 1
+      end
+      at = at + 20 + size
+    end
+    if fields[1] then
+      fields[#fields + 1], fields[#fields + 2] = field, table.concat(part)
+    end
+    for place = 1, #fields, 1000 do
+      call('HSET', ids_key, table_unpack(fields, place, math.min(place + 999, #fields)))
+    end
+    if fields[1] then
+      call('PEXPIREAT', ids_key, text_of(expires * 1000000))
+    end
+    value = sub(value, 1, head_at + 5) .. pack(IDS, 0, ids, first, gaps, stale, max_ids) .. sub(value, head_at + 24, recent_at - 1)
+    call('SET', key, value, 'KEEPTTL')
+    for place = 1, #gone, 1000 do
+      try('HDEL', ids_key, table_unpack(gone, place, math.min(place + 999, #gone)))
+    end
+    return value
   end
-  ids.head, ids.expires, ids.fields, ids.needed = head, expires, {}, nil
 end
 --}

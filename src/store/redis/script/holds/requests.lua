@@ -1,5 +1,38 @@
 -- Requests without an id, as far as they meet holds, and the calls by their numbers.
 
+do
+--{ hold_long
+-- Carries a request out by functions, which are made where a call first needs them.
+if not call_of then
+  if #keys > packed + groups then
+--> log
+  end
+  read_terms, group_of, call_of = (function()
+--> general_parts
+--> hold_functions
+return read_terms, group_of, call_of
+  end)()
+end
+if not terms[index] then
+  terms[index] = read_terms(terms_at[index])
+end
+decided, result = true, group
+if not group then
+  local key, names = has_packed == 1 and keys[next_packed], { keys[next_notes], keys[next_log] }
+  decided, result = pcall(group_of, key, names, next_log + 1, next_log + logs)
+  group = decided and result or nil
+end
+if decided then
+  local ask = { call = asked, number = number, lease = lease, id = sub(entry, 2), terms = terms[index], limits = false, begun = false }
+  decided, result = pcall(call_of, group, ask)
+end
+reply = decided and result
+-- Each hold that was parsed is packed, too.
+work = work + LONG_WORK + (group and group.notes.holds and 2 * (#group.notes.holds + #group.notes.recent) or 0)
+problem = not decided and (type(result) == 'table' and result.err or tostring(result))
+--}
+end
+
 --{ hold_requests
 -- A ShouldAllow or its peek: it ends what is due of its plan where it would be denied else.
 local function decide_after_ends(group, ask, mode)
@@ -66,22 +99,27 @@ end
 local COUNTED_MAX, TOLD_MAX = 1000, 5
 
 local function figures(group)
+  local notes = group.notes
   local open, units, first, known = 0, 0, nil, 0
-  for _, hold in ipairs(holds_of(group.notes)) do
+  local holds, recent = holds_of(notes)
+  for _, hold in ipairs(holds) do
     if hold.expires > now then
       open, units, first = open + 1, units + hold.cost, math.min(first or hold.expires, hold.expires)
     elseif known_until(hold) > now then
       known = known + 1
     end
   end
-  if group.ids.count > COUNTED_MAX then
-    known = known + group.ids.count
-  elseif group.ids.count > 0 then
+  for _, id in ipairs(recent) do
+    known = known + (id.until_us > now and 1 or 0)
+  end
+  if hashed(notes) > COUNTED_MAX then
+    known = known + hashed(notes) - notes.gaps
+  elseif hashed(notes) > 0 then
     local fields = call('HGETALL', group.names[2])
     for place = 1, #fields, 2 do
-      if byte(fields[place]) == 105 and read_id(fields[place + 1]).until_us > now then
-        known = known + 1
-      end
+      local id = byte(fields[place]) == 105 and read_id('', fields[place + 1])
+      local number = id and id.until_us > now and id.number - notes.first
+      known = known + (number and number >= 0 and number < hashed(notes) and 1 or 0)
     end
   end
   local told, ends = {}, slot_ends(group.notes)
@@ -94,9 +132,9 @@ end
 
 --{ hold_functions
 --> text_of
+--> hold_recent
 --> hold_notes
 --> hold_ids
---> hold_ids_written
 --> hold_give_back
 --> hold_charge_beyond
 --> hold_view
@@ -121,18 +159,13 @@ local function read_terms(at)
 end
 
 -- What is kept of a key.
-local function group_of(key, value, names, first_log, last_log)
-  if value and has_rings then
-    -- Of which only the beginning was read.
-    value = call('GET', key)
-  elseif key and not value then
-    -- MGET reads a key of another type as if it were not there.
-    call('GET', key)
-  end
+local function group_of(key, names, first_log, last_log)
+  -- The short way may have written them, and a key of another type was read as if it were not there.
+  local value, notes = key and call('GET', key), call('GET', names[1])
   local group = group_with(key, value, first_log, last_log)
   return {
     key = key, value = value, records = group.records, logs = group.logs, has_logs = group.has_logs, names = names,
-    notes = read_notes(names[1]), ids = false, undo = false, forgotten = false, left_out = false, is_peek = false,
+    notes = parse_notes(notes), ids = {}, undo = false, left_out = false, is_peek = false, gone = {},
     is_changed = false, is_charged = false,
   }
 end
@@ -171,13 +204,18 @@ end
 
 -- Carries out a call and writes what it changed; a peek writes nothing. Returns its reply.
 local function call_of(group, ask)
-  group.undo, group.forgotten, group.left_out, group.is_peek = {}, {}, {}, ask.call == PEEK or ask.call == BESIDE_PEEK
+  group.undo, group.left_out, group.is_peek = {}, {}, ask.call == PEEK or ask.call == BESIDE_PEEK
+  group.gone = {}
   ask.begun, ask.limits = {}, ask.terms.limits
-  group.ids = read_ids(group.names[2], ask.id)
+  if group.notes.recent_count >= RECENT_MAX and not group.is_peek and ask.call ~= FIGURES then
+--> hold_move
+    group.notes, group.ids = parse_notes(move_recent(group.notes.value, group.names[1], group.names[2])), {}
+  end
   local decided, reply = pcall(carry_out, group, ask)
   put_back(group.left_out)
   if decided and group.is_peek then
-    group.records, group.notes, group.is_changed = parse_records(group.value or ''), read_notes(group.names[1]), false
+    group.records, group.notes, group.is_changed = parse_records(group.value or ''), parse_notes(group.notes.value), false
+    group.ids = {}
     return reply
   end
   local written, why = decided, reply

@@ -20,7 +20,8 @@ local function is_whole(plan)
   return plan.count == 0 or plan.first > now
 end
 
--- Of the holds that are open, and of plans that `matches` is true of: how many there are, and when the first and the last lease end.
+-- Of the holds that are open, and of plans that `matches` is true of: how many there are, and when the first and the last lease end. These
+-- two are exact for plans with slots, and for plans that release: only short.lua leaves them wider than they are.
 local function open_holds(notes, matches)
   local open, first, last = 0, nil, 0
   for _, plan in ipairs(notes.plans) do
@@ -56,11 +57,22 @@ local function slots_of(group, ask)
   return { open = open, wait = wait, first = first, last = last }
 end
 
--- Open holds of this key and plan, and when the first of their leases ends.
+-- Open holds of this key and plan.
 local function open_of_plan(group, ask)
-  return open_holds(group.notes, function(plan)
+  return (open_holds(group.notes, function(plan)
     return plan.name == ask.terms.name
-  end)
+  end))
+end
+
+-- When the first lease of those ends.
+local function first_end(group, ask)
+  local first
+  for _, hold in ipairs(holds_of(group.notes)) do
+    if hold.plan.name == ask.terms.name and hold.expires > now then
+      first = math.min(first or hold.expires, hold.expires)
+    end
+  end
+  return first and first - now or 0
 end
 
 local function gives_back_to(plan, ask)
@@ -100,12 +112,12 @@ end
 -- What a request of this cost would meet: a ShouldAllow or, of a plan with slots, a reserve.
 local function peek(group, ask, cost)
   local states, fits = evaluate_all(ask.limits, group.records, group.logs, nil, cost)
-  local slots, open, first = slots_of(group, ask), open_of_plan(group, ask)
-  local has_room = not slots or open < ask.terms.max_open
+  local slots = slots_of(group, ask)
+  local has_room = not slots or open_of_plan(group, ask) < ask.terms.max_open
   for index, state in ipairs(states) do
     state.begins = ask.begun[index]
   end
   fits = fits and (not slots or slots.wait == 0) and has_room
-  return view(group, ask, fits, states, cost, false, not has_room and first)
+  return view(group, ask, fits, states, cost, false, not has_room and first_end(group, ask))
 end
 --}
