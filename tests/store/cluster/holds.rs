@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::algorithm::holds::{HoldCall, HoldVerdict, SettleOutcome};
-use tollgate::plan::Plan;
+use tollgate::plan::{Algorithm, Limit, Plan, Rule};
 use tollgate::store::{RedisStore, Store, StoreDeadline, StoreError};
 
 use super::super::holds_redis::{PATIENCE, is_held, plan, settlement, used};
@@ -13,11 +13,23 @@ use super::lost_node::wait_for_heir;
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::history::Random;
 use crate::support::holds::{ask, reserve, settle};
-use crate::support::plans::{FIXED, LOG};
+use crate::support::plans::{ANCHORED, LOG};
 
 const KEYS: u64 = 8;
 /// How long each step of a slot's move takes.
 const STEP: Duration = Duration::from_millis(50);
+
+/// Limits of an hour from the first request on, so that no window ends while a test runs.
+fn hourly(algorithms: &[Algorithm]) -> Arc<Plan> {
+    let hour = Duration::from_secs(3_600);
+    let limit = |algorithm: &Algorithm| {
+        Limit::new(format!("{algorithm:?}"), 100_000, hour, *algorithm).unwrap()
+    };
+    Arc::new(Plan {
+        rule: Rule::limits(algorithms.iter().map(limit)),
+        ..(*plan(&[], None, 64)).clone()
+    })
+}
 
 async fn connected(cluster: &Cluster) -> RedisStore {
     let store = RedisStore::connect(&cluster.url(), PATIENCE.0).unwrap();
@@ -92,7 +104,7 @@ async fn reserve_and_settle(
 async fn fault_09_holds_of_slots_that_move_are_all_known_and_counted_once() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let replicas = [connected(&cluster).await, connected(&cluster).await];
-    let plan = plan(&[FIXED, LOG], None, 64);
+    let plan = hourly(&[ANCHORED, LOG]);
     let (over, calls) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     let callers: Vec<_> = (0..8)
         .map(|number| {
@@ -146,7 +158,7 @@ async fn fault_09_holds_of_slots_that_move_are_all_known_and_counted_once() {
 async fn fault_09_holds_of_a_shard_that_dies_are_settled_on_its_heir() {
     let mut cluster = Cluster::start();
     let store = connected(&cluster).await;
-    let plan = plan(&[FIXED], None, 64);
+    let plan = hourly(&[ANCHORED]);
     for key in 0..KEYS {
         for id in ["a", "b"] {
             let answer = send((&store, &plan), key, (id, reserve(30, 600)), PATIENCE)
