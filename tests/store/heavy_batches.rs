@@ -183,14 +183,19 @@ async fn hold_and_settle(address: String, caller: usize, stop: Arc<AtomicBool>) 
     }
 }
 
+/// The tests of this file keep the whole machine busy, so only one of them runs at a time.
+static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_batch_keeps_redis_busy_for_long_or_others_from_it() {
+    let _machine = MACHINE.lock().await;
     let redis = Redis::start();
     flood_all(&redis.url(), &[&redis]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_batch_keeps_a_cluster_busy_for_long_or_others_from_it() {
+    let _machine = MACHINE.lock().await;
     let cluster = Cluster::start();
     let nodes: Vec<&Redis> = cluster.nodes.iter().collect();
     flood_all(&cluster.url(), &nodes).await;
