@@ -144,6 +144,17 @@ impl Server {
         memory_kb(self.child.id(), field)
     }
 
+    /// Processor time that a thread of the process has had, by the thread's name.
+    pub fn thread_time(&self, name: &str) -> Duration {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let thread = threads.map(|thread| thread.unwrap().path()).find(|thread| {
+            std::fs::read_to_string(thread.join("comm")).is_ok_and(|read| read.trim_end() == name)
+        });
+        let thread = thread.unwrap_or_else(|| panic!("no thread is named {name:?}"));
+        let times = std::fs::read_to_string(thread.join("schedstat")).unwrap();
+        Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
+    }
+
     /// Asks for a new key of this plan each time, until the decision is made `by` this decider.
     pub async fn wait_until_decided_by(&self, by: DecidedBy, plan: &str) {
         let mut client = self.client().await;
