@@ -1,5 +1,6 @@
 //! Streams of holds, through gRPC and the real program: what they hold is renewed, ended with them, and told when it is lost.
 
+mod cost;
 mod replicas;
 
 use std::time::{Duration, Instant};

@@ -70,16 +70,6 @@ const KINDS: [(&str, Kind); 3] = [
     }),
 ];
 
-/// CPU time of Redis so far, in microseconds, and calls of scripts.
-fn cpu_us(redis: &Redis) -> f64 {
-    let told = redis.cli(&["info", "cpu"]);
-    let seconds = |name: &str| -> f64 {
-        let line = told.lines().find_map(|line| line.strip_prefix(name));
-        line.unwrap().trim().parse().unwrap()
-    };
-    (seconds("used_cpu_sys:") + seconds("used_cpu_user:")) * 1e6
-}
-
 /// Sends the calls of these numbers, so many at a time. Returns microseconds of Redis a call, and calls a script call.
 async fn send(
     (redis, store, plan): (&Redis, &RedisStore, &Arc<Plan>),
@@ -88,7 +78,7 @@ async fn send(
     numbers: std::ops::Range<u64>,
 ) -> (f64, f64) {
     let (before, ran, count) = (
-        cpu_us(redis),
+        redis.cpu_us(),
         redis.ran("evalsha"),
         numbers.end - numbers.start,
     );
@@ -115,7 +105,7 @@ async fn send(
     }
     let script_calls = redis.ran("evalsha") - ran;
     (
-        (cpu_us(redis) - before) / count as f64,
+        (redis.cpu_us() - before) / count as f64,
         count as f64 / script_calls as f64,
     )
 }

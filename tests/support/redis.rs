@@ -128,6 +128,16 @@ impl Redis {
         calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
     }
 
+    /// Its processor time so far, by its own account, in microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        let told = self.cli(&["info", "cpu"]);
+        let seconds = |name: &str| -> f64 {
+            let line = told.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().parse().unwrap()
+        };
+        (seconds("used_cpu_sys:") + seconds("used_cpu_user:")) * 1e6
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,7 +1,7 @@
 //! A running tollgate: the real binary, on a port that the system chose.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -146,13 +146,28 @@ impl Server {
 
     /// Processor time that a thread of the process has had, by the thread's name.
     pub fn thread_time(&self, name: &str) -> Duration {
+        let times = self.thread_times();
+        let of_name = times.iter().find(|(thread, _)| thread == name);
+        of_name
+            .unwrap_or_else(|| panic!("no thread is named {name:?}: {times:?}"))
+            .1
+    }
+
+    /// Names of the threads that the process has now, and the processor time that each has had.
+    pub fn thread_times(&self) -> Vec<(String, Duration)> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        let thread = threads.map(|thread| thread.unwrap().path()).find(|thread| {
-            std::fs::read_to_string(thread.join("comm")).is_ok_and(|read| read.trim_end() == name)
-        });
-        let thread = thread.unwrap_or_else(|| panic!("no thread is named {name:?}"));
-        let times = std::fs::read_to_string(thread.join("schedstat")).unwrap();
-        Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
+        let read = |thread: PathBuf| {
+            let name = std::fs::read_to_string(thread.join("comm")).ok()?;
+            let times = std::fs::read_to_string(thread.join("schedstat")).ok()?;
+            let nanoseconds = times.split(' ').next()?.parse().ok()?;
+            Some((
+                name.trim_end().to_owned(),
+                Duration::from_nanos(nanoseconds),
+            ))
+        };
+        threads
+            .filter_map(|thread| read(thread.unwrap().path()))
+            .collect()
     }
 
     /// Asks for a new key of this plan each time, until the decision is made `by` this decider.

@@ -7,6 +7,7 @@ const PLANS: &str = "
 plans:
   jobs: { limits: [ { quota: 5, algorithm: concurrency } ], holds: { ttl: 30s } }
   brief: { limits: [ { quota: 5, algorithm: concurrency } ], holds: { ttl: 3s } }
+  crowd: { limits: [ { quota: 100, algorithm: concurrency } ], holds: { ttl: 3s } }
 ";
 
 fn replicas(redis: &Redis) -> [Server; 2] {
@@ -67,14 +68,22 @@ async fn a_hold_that_another_replica_s_stream_takes_over_is_not_ended_by_the_fir
 }
 
 #[tokio::test]
-async fn holds_of_a_replica_that_is_killed_end_with_their_leases() {
+async fn holds_of_a_replica_that_is_killed_with_a_hundred_streams_end_with_their_leases() {
     let redis = Redis::start();
     let [mut killed, other] = replicas(&redis);
-    let stream = five_jobs(&killed, "brief").await;
+    let mut streams = Vec::new();
+    for job in 1..=100 {
+        let mut stream = Stream::open(&mut holder(&killed).await).await;
+        assert!(stream.reserve("crowd", &format!("job {job}")).await.held);
+        streams.push(stream);
+    }
     killed.signal("KILL");
     killed.wait();
-    wait_for(&other, "brief", 5).await;
-    drop(stream);
+    let died = Instant::now();
+    assert_eq!(remaining(&other, "crowd").await, 0);
+    wait_for(&other, "crowd", 100).await;
+    println!("all free after {:?}, of leases of 3 s", died.elapsed());
+    drop(streams);
 }
 
 #[tokio::test]
