@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let envoy = protox::compile([ENVOY], &includes)?;
     keep("envoy.binpb", &envoy)?;
     tonic_prost_build::configure()
-        .codec_path("crate::grpc::envoy::codec::Codec")
+        .codec_path("crate::grpc::envoy::codec::EnvoyCodec")
         .compile_fds(with_raw_entries(envoy))?;
     Ok(())
 }

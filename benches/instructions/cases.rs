@@ -17,7 +17,7 @@ use tokio::runtime::LocalOptions;
 use tollgate::clock::Clock;
 use tollgate::grpc::pb::rate_limit_service_server::RateLimitServiceServer;
 use tollgate::grpc::{InMemoryServer, Service};
-use tollgate::limiter::{Limiter, Settings, TOP_DEFAULT, TopSettings};
+use tollgate::limiter::{Limiter, LimiterSettings, TOP_DEFAULT, TopSettings};
 use tollgate::plan::envoy::{
     DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched,
 };
@@ -259,7 +259,7 @@ async fn serve_echo(connection: DuplexStream) {
 
 fn tollgate(plan: &'static str) -> Service<MemoryStore> {
     let clock = Arc::new(SteppingClock(AtomicU64::new(START_US)));
-    let settings = Settings {
+    let settings = LimiterSettings {
         deadline: Duration::from_secs(1),
         expected_replicas: 1,
         deny_cache_entries: 0,

@@ -40,7 +40,7 @@ pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
 pub use status::{ShownKeys, StatusSection};
 pub use store::{Readiness, StoreSection};
 pub use store_url::StoreUrl;
-pub use watch::Watch;
+pub use watch::ConfigWatch;
 
 /// The plans of a server without a config, as a config file.
 pub const EXAMPLE: &str = include_str!("config/example.yaml");

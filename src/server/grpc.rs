@@ -41,9 +41,9 @@ pub use admin::{
     TOKEN_BYTES_MIN, TokenFile, reloader,
 };
 pub use client::{
-    AdminAnswer, AdminQuestion, AdminToken, Answer, Connection, Form, Health, HoldQuestion,
-    OverrideQuestion, Question, QuotaQuestion, SubjectQuestion, Target, TopQuestion, TopRow,
-    TopTable,
+    AdminAnswer, AdminQuestion, AdminToken, AnswerForm, ClientConnection, Health, HoldQuestion,
+    OverrideQuestion, PrintedAnswer, Question, QuotaQuestion, SubjectQuestion, Target, TopQuestion,
+    TopRow, TopTable,
 };
 use envoy::pb::service::ratelimit::v3::rate_limit_service_server::RateLimitService as EnvoyService;
 pub use in_memory::InMemoryServer;

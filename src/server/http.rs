@@ -36,13 +36,13 @@ use tokio::runtime::Handle;
 
 use check::CheckEndpoint;
 pub use client_address::{PROXIES_MAX, Proxies};
-use connection::Endpoint;
+use connection::HttpEndpoint;
 use host::Hosts;
 pub use host::{HOST_NAMES_MAX, HostName};
 use rendering_cache::RenderingCache;
 use routes::Paths;
-pub use sources::{Part, SOURCES_MAX, Source};
-use status::Status;
+pub use sources::{SOURCES_MAX, Source, SubjectPart};
+use status::StatusEndpoint;
 pub use status::{ConfigChanges, ConfigOutcome, ExplainKey, StatusSources};
 pub use subject::{CheckSettings, SubjectSources, Subjects};
 
@@ -70,7 +70,7 @@ struct AppState {
     /// Texts of `/metrics`.
     metrics_cache: RenderingCache,
     /// The status page, if it is served.
-    status: Option<Status>,
+    status: Option<StatusEndpoint>,
 }
 
 /// Sources of metrics, of readiness and of the status page.
@@ -100,7 +100,7 @@ pub struct ServingWorkers<S> {
 }
 
 /// The sockets of the HTTP side; at least one of them.
-pub struct Listeners {
+pub struct HttpListeners {
     /// For everything; for everything but metrics, when those have their own.
     pub http: Option<Listener>,
     /// For metrics and probes alone.
@@ -111,9 +111,9 @@ pub struct Listeners {
 
 /// Most connections of each listener that the limit of open files allows.
 pub struct Caps {
-    /// Of `Listeners::http`.
+    /// Of `HttpListeners::http`.
     pub http: usize,
-    /// Of `Listeners::metrics`.
+    /// Of `HttpListeners::metrics`.
     pub metrics: usize,
 }
 
@@ -131,14 +131,14 @@ impl Server {
     ///
     /// Must be called within a tokio runtime, which accepts connections and answers what is not a check.
     pub fn start<S: Store>(
-        listeners: Listeners,
+        listeners: HttpListeners,
         workers: ServingWorkers<S>,
         settings: CheckSettings,
         mut sources: MetricSources,
         caps: Caps,
     ) -> Self {
         let metrics_cache = RenderingCache::new(METRICS_FRESH_FOR, METRICS_SMALL_BYTES);
-        let status = sources.status.take().map(Status::new);
+        let status = sources.status.take().map(StatusEndpoint::new);
         let state = Arc::new(AppState {
             sources,
             ready: AtomicBool::new(true),
@@ -223,7 +223,7 @@ fn serve_all<S: Store>(
             limiter,
             settings: settings.clone(),
         });
-        Arc::new(Endpoint {
+        Arc::new(HttpEndpoint {
             check,
             router: router.clone(),
             main: main.clone(),
@@ -246,7 +246,7 @@ fn serve_all<S: Store>(
 
 /// Serves metrics and probes by the current runtime.
 fn serve_metrics<S: Store>(listener: Listener, router: Router, connections: usize) -> AuxServer {
-    let endpoint = Arc::new(Endpoint::<S> {
+    let endpoint = Arc::new(HttpEndpoint::<S> {
         check: None,
         router,
         main: Handle::current(),

@@ -37,7 +37,7 @@ use failure_log::FailureLog;
 use find::{CountedPlan, Found, FoundBy, note};
 pub use holds::{Extended, REQUEST_ID_BYTES_MAX, Recorded, RequestId, Reserved, SettledHold};
 pub use joint::JointRefusal;
-pub use metrics::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
+pub use metrics::{BOUNDS_NS, JOINT_OUTCOMES, LimiterCounter, Reloads, Timings, Totals};
 use metrics::{BlockCounts, HoldCounts, WorkerPlans};
 pub use metrics::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, HoldStreamCount};
 pub use overrides::{
@@ -68,7 +68,7 @@ pub const BATCH_MAX: usize = 1_000;
 
 /// How a limiter treats its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct LimiterSettings {
     /// Longest that a decision waits for the store.
     pub deadline: Duration,
     /// Replicas that share the quotas, at least 1. Each enforces one share while the store cannot decide. See
@@ -88,7 +88,7 @@ pub struct Limiter<S> {
 
 /// State that all limiters of one process share, whatever their stores.
 struct Common {
-    settings: Settings,
+    settings: LimiterSettings,
     /// Counts at this replica's share while the store cannot decide.
     fallback: MemoryStore,
     failures: FailureLog,
@@ -106,7 +106,7 @@ struct Common {
 impl Limiter<()> {
     /// Creates the shared state for limiters made by [`Self::with_store`]; it decides nothing itself. `clock` gives the time of the
     /// local fallback, and measures how long denials hold.
-    pub fn without_store(plans: PlanSet, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+    pub fn without_store(plans: PlanSet, settings: LimiterSettings, clock: Arc<dyn Clock>) -> Self {
         plans.find_present_windows(clock.now_us());
         let mut registry = LimiterRegistry::new(plans, settings.expected_replicas, clock.now_us());
         let worker = registry.add_worker(None);
@@ -252,7 +252,7 @@ impl Common {
 
 impl<S: Store> Limiter<S> {
     /// A single limiter over `store`; see [`Limiter::without_store`].
-    pub fn new(plans: PlanSet, store: S, settings: Settings, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(plans: PlanSet, store: S, settings: LimiterSettings, clock: Arc<dyn Clock>) -> Self {
         Limiter::without_store(plans, settings, clock).with_store(store)
     }
 

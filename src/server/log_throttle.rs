@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct LogThrottle {
     every: Duration,
-    state: Mutex<State>,
+    state: Mutex<ThrottleState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ThrottleState {
     last: Option<Instant>,
     since: u64,
 }

@@ -25,13 +25,13 @@ use self::reload::Reload;
 use self::replicas::{Announcing, Replicas};
 use self::start_line::StartLine;
 use self::stores::{StoreLimiter, Stores};
-use crate::config::{Config, Sources, Watch};
+use crate::config::{Config, ConfigWatch, Sources};
 use crate::descriptors::{self, ConnectionCaps};
 use crate::grpc::{
     self, AdminCalls, AdminParts, AdminServer, Reloader, StartError, TokenFile, Workers,
 };
 use crate::http;
-use crate::limiter::{Limiter, Overrides, Settings, TopKeys};
+use crate::limiter::{Limiter, LimiterSettings, Overrides, TopKeys};
 use crate::standard_error::fail;
 use crate::telemetry::{LogFormat, LogQueue};
 use crate::tls::{self, Tls};
@@ -47,7 +47,7 @@ const FIRST_CONNECTION: Duration = Duration::from_millis(500);
 
 /// Serves by a config from these sources until a signal comes, and returns the exit code. Standard error has the reason of a failure.
 pub fn run(sources: Sources, log_level: &str, log_format: LogFormat) -> ExitCode {
-    let mut watch = Watch::new(sources);
+    let mut watch = ConfigWatch::new(sources);
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -77,7 +77,7 @@ pub fn run(sources: Sources, log_level: &str, log_format: LogFormat) -> ExitCode
     code
 }
 
-async fn serve(config: Config, watch: Watch, log: LogQueue) -> ExitCode {
+async fn serve(config: Config, watch: ConfigWatch, log: LogQueue) -> ExitCode {
     // Before anything else, so that an early signal is not lost.
     let signals = shutdown::signals().and_then(|signal| Ok((signal, shutdown::hangup()?)));
     let (signal, hangup) = match signals {
@@ -196,7 +196,7 @@ impl Process {
     }
 
     /// Starts the task that announces this replica and logs the start line.
-    fn announce(&mut self, watch: &Watch) -> JoinHandle<Option<Announcing>> {
+    fn announce(&mut self, watch: &ConfigWatch) -> JoinHandle<Option<Announcing>> {
         let line = StartLine::new(
             &self.limiter,
             self.worker_count,
@@ -216,7 +216,7 @@ impl Process {
         log: LogQueue,
     ) -> Option<http::Server> {
         let limiters = std::mem::take(&mut self.limiters);
-        let listeners = http::Listeners {
+        let listeners = http::HttpListeners {
             http: self.listeners.http.take(),
             metrics: self.listeners.metrics.take(),
             hosts: self.config.listen.http_hosts.clone().into(),
@@ -273,7 +273,7 @@ impl Process {
 struct ServingFiles {
     tls: Option<Arc<Tls>>,
     /// Takes up new certificates.
-    certificates: Option<tls::Watch>,
+    certificates: Option<tls::TlsWatch>,
     /// The token of admin calls and of viewers of the status page.
     token: Option<TokenFile>,
 }
@@ -317,8 +317,8 @@ fn shared_limiter(config: &mut Config, limiters: usize) -> Arc<Limiter<()>> {
 }
 
 /// The store settings of each of `limiters` limiters.
-fn settings(config: &Config, limiters: usize) -> Settings {
-    Settings {
+fn settings(config: &Config, limiters: usize) -> LimiterSettings {
+    LimiterSettings {
         deadline: config.store.deadline,
         // 1 until Redis gives the number of replicas.
         expected_replicas: config.store.expected_replicas.unwrap_or(1),

@@ -24,22 +24,22 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
 pub use client::ClientSettings;
-pub(crate) use client::Stream as ClientStream;
+pub(crate) use client::ClientTlsStream;
 pub use names::ClientName;
 use tollgate_store::clock::{Clock, SystemClock};
 use tollgate_store::small_file;
-pub use watch::Watch;
+pub use watch::TlsWatch;
 
 /// Largest file in bytes. A bundle of all public root certificates has a fifth of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 const US_PER_SECOND: u64 = 1_000_000;
 
 /// A connection whose bytes are encrypted.
-pub(crate) type Stream = tokio_rustls::server::TlsStream<TcpStream>;
+pub(crate) type ServerTlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// The TLS settings of the listeners: their files, and which callers may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct TlsSettings {
     /// The certificate and its chain, PEM.
     pub cert_file: PathBuf,
     /// Its private key, PEM.
@@ -62,7 +62,7 @@ pub(crate) enum Protocol {
 /// The TLS settings in force. A change applies to handshakes that have not begun; it closes no connection.
 #[derive(Debug)]
 pub struct Tls {
-    settings: Settings,
+    settings: TlsSettings,
     pair: Mutex<Arc<Pair>>,
     taken_up: AtomicU64,
     refused: AtomicU64,
@@ -81,7 +81,7 @@ struct Pair {
 
 /// State of TLS for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
+pub struct TlsStatus {
     /// When the certificate in force expires, in seconds since 1970.
     pub not_after: u64,
     /// Changed files that were taken up since the start.
@@ -96,7 +96,7 @@ pub struct Status {
 
 impl Tls {
     /// Reads the files. Errors: a sentence that begins with the wrong setting.
-    pub fn load(settings: Settings) -> Result<(Arc<Self>, Watch), String> {
+    pub fn load(settings: TlsSettings) -> Result<(Arc<Self>, TlsWatch), String> {
         let files = Files::read(&settings)?;
         let pair = Pair::new(&files, &settings)?;
         if pair.has_expired() {
@@ -113,7 +113,7 @@ impl Tls {
             last_refused: AtomicBool::new(false),
             failed_handshakes: AtomicU64::new(0),
         });
-        Ok((tls.clone(), Watch::new(tls, &Ok(files))))
+        Ok((tls.clone(), TlsWatch::new(tls, &Ok(files))))
     }
 
     /// Does a handshake as the server. Errors: the peer left, uses another protocol, or is not accepted. Dropping the future
@@ -122,7 +122,7 @@ impl Tls {
         &self,
         protocol: Protocol,
         stream: TcpStream,
-    ) -> io::Result<Box<Stream>> {
+    ) -> io::Result<Box<ServerTlsStream>> {
         let pair = self.pair();
         let config = match protocol {
             Protocol::H2 => pair.h2.clone(),
@@ -138,8 +138,8 @@ impl Tls {
     }
 
     /// The present state.
-    pub fn status(&self) -> Status {
-        Status {
+    pub fn status(&self) -> TlsStatus {
+        TlsStatus {
             not_after: self.pair().not_after,
             taken_up: self.taken_up.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
@@ -200,7 +200,7 @@ struct Files {
 }
 
 impl Files {
-    fn read(settings: &Settings) -> Result<Self, String> {
+    fn read(settings: &TlsSettings) -> Result<Self, String> {
         let client_ca = settings
             .client_ca_file
             .as_deref()
@@ -220,7 +220,7 @@ fn read(path: &Path, setting: &str) -> Result<Vec<u8>, String> {
 }
 
 impl Pair {
-    fn new(files: &Files, settings: &Settings) -> Result<Self, String> {
+    fn new(files: &Files, settings: &TlsSettings) -> Result<Self, String> {
         let chain = certificates(&files.cert, "cert_file")?;
         let key = PrivateKeyDer::from_pem_slice(&files.key);
         let key = key.map_err(|_| {

@@ -39,7 +39,7 @@ pub use overrides::{
     Expiry, OverrideChange, OverrideChanged, OverrideRecord, OverrideSet, OverrideStore,
     OverrideVersion,
 };
-pub use redis::{BreakerState, RedisStore, RedisTarget, SCRIPT_NAMES_MAX, Status, Tls};
+pub use redis::{BreakerState, RedisStatus, RedisStore, RedisTarget, RedisTls, SCRIPT_NAMES_MAX};
 pub use registry::{NodeHealth, StoreRegistry};
 pub use replicas::{ANNOUNCED_EVERY, REPLICA_LIFETIME, REPLICAS_MAX, ReplicaCount, ReplicaId};
 pub use shared::{SharedStore, TopLists};

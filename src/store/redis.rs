@@ -35,12 +35,12 @@ use cluster::{Cluster, RedirectFollower};
 pub use connection::breaker::BreakerState;
 use connection::endpoint::Endpoint;
 use connection::manager::ConnectionManager;
-use connection::{CallError, Command};
+use connection::{CallError, RedisCommand};
 use reset::Reset;
 use script::Script;
-use sentinel::Watch;
+use sentinel::MasterWatch;
 use target::Topology;
-pub use target::{RedisTarget, Tls};
+pub use target::{RedisTarget, RedisTls};
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
 use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
@@ -62,14 +62,14 @@ pub struct RedisStore {
 #[derive(Clone)]
 enum Servers {
     /// One server has all keys.
-    One(Node),
+    One(RedisNode),
     /// Several servers share the keys.
     Many(Arc<Cluster>),
 }
 
 /// Health of a store's connection, for metrics. Counts begin at the start of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
+pub struct RedisStatus {
     /// State of the circuit breaker. While it is open, Redis is not asked. It is also open until the first connection is up.
     pub breaker: BreakerState,
     /// Times that the breaker opened.
@@ -86,7 +86,7 @@ pub struct Status {
 
 /// One server: the manager of its connection, and the batcher of the requests that go over it.
 #[derive(Clone)]
-struct Node {
+struct RedisNode {
     manager: Arc<ConnectionManager>,
     batcher: Batcher,
     /// That of requests with an id, and of those about holds: they have calls of their own.
@@ -190,7 +190,7 @@ impl RedisStore {
         let endpoint = match &store_settings.target.topology {
             Topology::Alone(peer) => Endpoint::Fixed(peer.clone()),
             Topology::Sentinel(sentinels) => {
-                Endpoint::Named(Watch::start(&store_settings.target, sentinels))
+                Endpoint::Named(MasterWatch::start(&store_settings.target, sentinels))
             }
             Topology::Cluster(seeds) => {
                 let seeds = seeds.clone();
@@ -207,7 +207,7 @@ impl RedisStore {
             probe_call,
         )));
         Ok(Self {
-            servers: Servers::One(Node {
+            servers: Servers::One(RedisNode {
                 batcher: Batcher::start(manager.clone()),
                 holds: Batcher::start(manager.clone()),
                 manager,
@@ -254,13 +254,13 @@ impl RedisStore {
     }
 
     /// Health of the connection now. For a Cluster: the worst breaker state of its nodes, and the sums of their counts.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> RedisStatus {
         let Servers::Many(cluster) = &self.servers else {
             return self
                 .nodes()
                 .into_iter()
                 .next()
-                .map_or(Status::NONE, |node| node.1);
+                .map_or(RedisStatus::NONE, |node| node.1);
         };
         let nodes = cluster.status();
         let mut whole = cluster.past();
@@ -273,7 +273,7 @@ impl RedisStore {
     }
 
     /// Health of each node now, with its address. The server that Sentinels name is called `master`.
-    pub fn nodes(&self) -> Vec<(String, Status)> {
+    pub fn nodes(&self) -> Vec<(String, RedisStatus)> {
         match &self.servers {
             Servers::One(node) => vec![(node.manager.label(), node.manager.status())],
             Servers::Many(cluster) => cluster.status(),
@@ -281,7 +281,7 @@ impl RedisStore {
     }
 }
 
-impl Status {
+impl RedisStatus {
     const NONE: Self = Self {
         breaker: BreakerState::Open,
         opened: 0,
@@ -301,7 +301,7 @@ impl Status {
     }
 }
 
-impl Node {
+impl RedisNode {
     /// Adds `decisions` to the undecided ones if Redis did not answer. Passes the answer on.
     fn count_undecided<T>(
         &self,
@@ -529,7 +529,7 @@ impl StoreSettings {
 
     /// The command that makes a call, to be answered by `until`. Errors: the call cannot be packed, see
     /// [`script_codec::pack_call`].
-    fn script_command(&self, call: &Call, until: Instant) -> Result<Command, StoreError> {
+    fn script_command(&self, call: &Call, until: Instant) -> Result<RedisCommand, StoreError> {
         let keys = call.keys();
         let (sha, kind, packed) = self.packed(call)?;
         let packed = Value::Bytes(packed.into());
@@ -549,7 +549,7 @@ impl StoreSettings {
         arguments.extend(keys.into_iter().map(Value::Bytes));
         arguments.insert(if call.by_names { 2 } else { arguments.len() }, packed);
         arguments.extend(clock);
-        Ok(Command {
+        Ok(RedisCommand {
             kind,
             arguments,
             until,

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::{
-    BreakerState, ConnectionHealth, JointUndos, REPLICA_LIFETIME, ReplicaId, SharedStore, Status,
-    StoreError, StoreState, TopLists,
+    BreakerState, ConnectionHealth, JointUndos, REPLICA_LIFETIME, RedisStatus, ReplicaId,
+    SharedStore, StoreError, StoreState, TopLists,
 };
 use crate::clock::monotonic;
 
@@ -46,7 +46,7 @@ impl NodeHealth {
         (BreakerState::HalfOpen, "half_open"),
     ];
 
-    fn add(&mut self, status: Status) {
+    fn add(&mut self, status: RedisStatus) {
         for ((state, _), count) in Self::STATES.iter().zip(&mut self.connections) {
             *count += u64::from(*state == status.breaker);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
-use super::{ConnectionHealth, JointUndos, OverrideStore, ReplicaId, Status, StoreError};
+use super::{ConnectionHealth, JointUndos, OverrideStore, RedisStatus, ReplicaId, StoreError};
 
 /// Lists of heaviest keys that other replicas published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,7 +28,7 @@ pub trait SharedStore: OverrideStore {
     fn connections(&self) -> Vec<ConnectionHealth>;
 
     /// Health of each node now, with its address.
-    fn nodes(&self) -> Vec<(String, Status)>;
+    fn nodes(&self) -> Vec<(String, RedisStatus)>;
 
     /// Counts of what was undone of joint decisions; none where one call decides each.
     fn joint_undos(&self) -> JointUndos {

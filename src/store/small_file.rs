@@ -126,7 +126,7 @@ fn regular(metadata: &Metadata) -> Result<(), ReadError> {
 
 /// A path and the identity of its file: device, inode and change time; `None` while the identity itself is read. So a file that
 /// replaces one on a mount that hangs can be read.
-type Key = (PathBuf, Option<(u64, u64, i64)>);
+type FileKey = (PathBuf, Option<(u64, u64, i64)>);
 
 /// Most reads of one path that may run or hang at once.
 const RUNNING_MAX: usize = 4;
@@ -137,19 +137,19 @@ static READS: LazyLock<Reads> = LazyLock::new(Reads::default);
 #[derive(Default)]
 struct Reads {
     /// The value is true after a caller has given up.
-    running: Mutex<HashMap<Key, bool>>,
+    running: Mutex<HashMap<FileKey, bool>>,
     ended: Condvar,
 }
 
 impl Reads {
-    fn running(&self) -> MutexGuard<'_, HashMap<Key, bool>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<FileKey, bool>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no other read of this file runs, and registers one. Errors: another read runs for too long, or too many
     /// reads of this path hang.
-    fn begin(&self, key: &Key, within: Duration) -> Result<Running, ReadError> {
-        let waits = |running: &mut HashMap<Key, bool>| running.get(key) == Some(&false);
+    fn begin(&self, key: &FileKey, within: Duration) -> Result<Running, ReadError> {
+        let waits = |running: &mut HashMap<FileKey, bool>| running.get(key) == Some(&false);
         let waited = self.ended.wait_timeout_while(self.running(), within, waits);
         let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let of_path = running.keys().filter(|(path, _)| *path == key.0).count();
@@ -160,7 +160,7 @@ impl Reads {
         Ok(Running(key.clone()))
     }
 
-    fn give_up(&self, key: &Key) {
+    fn give_up(&self, key: &FileKey) {
         if let Some(given_up) = self.running().get_mut(key) {
             *given_up = true;
         }
@@ -169,7 +169,7 @@ impl Reads {
 }
 
 /// A registered read; dropping it ends the registration.
-struct Running(Key);
+struct Running(FileKey);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -180,7 +180,7 @@ impl Drop for Running {
 
 fn within<T: Send + 'static>(
     within: Duration,
-    key: Key,
+    key: FileKey,
     read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
     let running = READS.begin(&key, within)?;
@@ -215,7 +215,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn key(name: &str, file: i64) -> Key {
+    fn key(name: &str, file: i64) -> FileKey {
         (PathBuf::from(name), Some((0, 0, file)))
     }
 

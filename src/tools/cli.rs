@@ -92,10 +92,10 @@ enum Command {
     Plans(ask::PlansArguments),
     /// Have a running server take up its config file, by the admin service. Exits with 0 when it did, 2 when the file has errors,
     /// or on another error.
-    Reload(admin::AdminServer),
+    Reload(admin::AdminServerArguments),
     /// Tell how many replicas share each quota while the store cannot decide, by the admin service. Exits with 0 when it answers,
     /// 2 on an error.
-    Replicas(admin::AdminServer),
+    Replicas(admin::AdminServerArguments),
     /// Forget everything that a key has used, by the admin service. Exits with 0 when there was something, 1 when not, 2 on an
     /// error.
     Reset(admin::AdminArguments),
@@ -142,12 +142,12 @@ pub struct ServeArguments {
     log_level: String,
     /// How to write logs: human lines, or json with an object per line.
     #[arg(long, env = LOG_FORMAT, value_enum, default_value_t)]
-    log_format: LogFormat,
+    log_format: LogFormatFlag,
 }
 
 /// How log lines are written, as a flag.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum LogFormat {
+enum LogFormatFlag {
     /// Lines for people.
     #[default]
     Human,
@@ -155,11 +155,11 @@ enum LogFormat {
     Json,
 }
 
-impl From<LogFormat> for telemetry::LogFormat {
-    fn from(format: LogFormat) -> Self {
+impl From<LogFormatFlag> for telemetry::LogFormat {
+    fn from(format: LogFormatFlag) -> Self {
         match format {
-            LogFormat::Human => Self::Human,
-            LogFormat::Json => Self::Json,
+            LogFormatFlag::Human => Self::Human,
+            LogFormatFlag::Json => Self::Json,
         }
     }
 }
@@ -256,7 +256,7 @@ impl ServeArguments {
 
     /// The flags about logs, which set nothing of the config, with their origins.
     fn log_settings(&self) -> [SettingInForce; 2] {
-        let name = |format: &LogFormat| {
+        let name = |format: &LogFormatFlag| {
             format
                 .to_possible_value()
                 .map(|name| name.get_name().to_owned())
@@ -285,7 +285,7 @@ impl ServeArguments {
             of(
                 ("--log-format", LOG_FORMAT),
                 name(&self.log_format),
-                name(&LogFormat::default()).as_deref(),
+                name(&LogFormatFlag::default()).as_deref(),
             ),
         ]
     }

@@ -12,7 +12,7 @@ use tollgate::algorithm::{State, decide, test};
 use tollgate::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate::joint::{JointDecision, REQUESTS_MAX};
 use tollgate::key::{Cost, Key};
-use tollgate::limiter::{Limiter, Settings};
+use tollgate::limiter::{Limiter, LimiterSettings};
 use tollgate::plan::{Algorithm, Limit, Plan, PlanSet, Rule};
 use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store};
 
@@ -356,7 +356,7 @@ fn told(decision: &Decision) -> Told {
 }
 
 fn limiter<S: Store>(plans: &PlanSet, store: S, clock: &FakeClock) -> Limiter<S> {
-    let settings = Settings {
+    let settings = LimiterSettings {
         deadline: Duration::from_secs(60),
         expected_replicas: 1,
         deny_cache_entries: 0,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::plan::{Algorithm, Limit, Plan};
 use tollgate::simulate::order::{Event, ReorderBuffer};
-use tollgate::simulate::replay::{Replay, Spacing, components};
+use tollgate::simulate::replay::{Replay, RequestSpacing, components};
 use tollgate::simulate::report::{LogSummary, Report, VariantName};
 use tollgate::store::MemoryStore;
 
@@ -80,7 +80,7 @@ fn keys_denied(denied: &BTreeMap<u64, u64>) -> u64 {
     denied.values().filter(|denied| **denied > 0).count() as u64
 }
 
-fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: Spacing) -> Report {
+fn replayed(limits: Vec<Limit>, requests: &[Request], spacing: RequestSpacing) -> Report {
     let variants = [vec![(plan(limits), spacing)]];
     // Two parts, as by two threads.
     let mut parts = [
@@ -178,7 +178,7 @@ fn check(algorithm: Algorithm, seed: u64) {
         limits = blocking.collect();
     }
     let denied = denied_by_model(&limits, &requests);
-    let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
+    let report = replayed(limits.clone(), &requests, RequestSpacing::AsStamped);
     assert_eq!(report.denied, [denied.values().sum::<u64>()]);
     assert_eq!(
         (report.keys, report.keys_denied.as_slice()),
@@ -248,7 +248,7 @@ fn a_plan_of_several_limits_equals_brute_force() {
             limit(&mut random, 3, COUNTER),
         ];
         let denied = denied_by_model(&limits, &requests);
-        let report = replayed(limits.clone(), &requests, Spacing::AsStamped);
+        let report = replayed(limits.clone(), &requests, RequestSpacing::AsStamped);
         assert_eq!(report.denied, [denied.values().sum::<u64>()]);
         for (limit, found) in limits.iter().zip(&report.plans[0].variants[0]) {
             let window = Duration::from_micros(limit.window_us());
@@ -307,7 +307,9 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
         let plans = [plan(first), plan(second), alone];
         let clock = FakeClock::new();
         let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
-        let variants = plans.clone().map(|plan| vec![(plan, Spacing::AsStamped)]);
+        let variants = plans
+            .clone()
+            .map(|plan| vec![(plan, RequestSpacing::AsStamped)]);
         assert_eq!(components(&variants, &[]), [0, 0, 2]);
         let (mut replay, mut expected) = (Replay::new(&variants, 100, usize::MAX), 0);
         for (at_us, key, cost) in requests(&mut random) {
@@ -344,7 +346,7 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
 #[test]
 fn a_sweep_changes_nothing() {
     let limit = Limit::new("limit", 3, Duration::from_secs(1), LOG).unwrap();
-    let variants = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
+    let variants = [vec![(plan(vec![limit]), RequestSpacing::AsStamped)]];
     let mut replay = Replay::new(&variants, 1_000_000, usize::MAX);
     let mut denied = 0;
     // Two hundred thousand keys of four requests each, of which every fourth is one too many.
@@ -408,7 +410,7 @@ fn packed_logs_decide_as_brute_force() {
     let requests = requests_of_many_keys();
     for algorithm in [LOG, Algorithm::SlidingWindow { precision: 4 }] {
         let limit = Limit::new("limit", 9, Duration::from_secs(1_200), algorithm).unwrap();
-        let variants = [vec![(plan(vec![limit.clone()]), Spacing::AsStamped)]];
+        let variants = [vec![(plan(vec![limit.clone()]), RequestSpacing::AsStamped)]];
         let mut replay = Replay::new(&variants, 1_000_000, usize::MAX);
         for (at_us, hash, cost) in &requests {
             replay
@@ -455,7 +457,7 @@ fn packed_logs_decide_as_brute_force() {
 #[test]
 fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
     let limit = Limit::new("limit", 100_000, Duration::from_secs(1_000), LOG).unwrap();
-    let variants = [vec![(plan(vec![limit]), Spacing::AsStamped)]];
+    let variants = [vec![(plan(vec![limit]), RequestSpacing::AsStamped)]];
     let mut replay = Replay::new(&variants, 1_000, 4 << 20);
     let result = (0..2_000_000).try_for_each(|index| {
         replay.record(
@@ -471,9 +473,9 @@ fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
     });
     assert!(result.is_err());
     // Keys beyond the bound are counted and left out.
-    let variants: [Vec<(Arc<Plan>, Spacing)>; 1] = [vec![(
+    let variants: [Vec<(Arc<Plan>, RequestSpacing)>; 1] = [vec![(
         plan(vec![Limit::new("l", 1, WINDOW, FIXED).unwrap()]),
-        Spacing::AsStamped,
+        RequestSpacing::AsStamped,
     )]];
     let mut replay = Replay::new(&variants, 10, 4 << 20);
     for index in 0..30 {

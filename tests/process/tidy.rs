@@ -1,6 +1,7 @@
 //! The house's rules, as tests: what may depend on what, what the algorithms may not know, how long things may be.
 
 mod edge;
+mod names;
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,11 @@ impl Source {
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// Whether only tests see this file of `src`.
+fn is_of_tests(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("/fuzz.rs")
 }
 
 pub fn sources(folder: &str, endings: &[&str]) -> Vec<Source> {
@@ -414,12 +420,9 @@ fn lua_files_functions_and_regions_stay_short() {
 
 #[test]
 fn no_code_unwraps_and_every_lint_exception_has_a_reason() {
-    let tested = |path: &str| {
-        path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("/fuzz.rs")
-    };
     for source in sources("src", &["rs"])
         .iter()
-        .filter(|source| !tested(&source.path))
+        .filter(|source| !is_of_tests(&source.path))
     {
         let code = source.code();
         if source.path == "src/core/algorithm/cases.rs" {

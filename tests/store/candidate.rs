@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::decision::LimitStatus;
 use tollgate::key::{Cost, Key};
-use tollgate::limiter::{Limiter, Settings};
+use tollgate::limiter::{Limiter, LimiterSettings};
 use tollgate::plan::{Algorithm, Plan};
 use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, Verdict};
 
@@ -19,7 +19,7 @@ use crate::support::plans::{BUCKET, LOG, ask, limit, plan};
 use crate::support::redis::Redis;
 use crate::support::server::{PATIENCE, Server, decide, request};
 
-const SETTINGS: Settings = Settings {
+const SETTINGS: LimiterSettings = LimiterSettings {
     deadline: Duration::from_secs(60),
     expected_replicas: 1,
     // It measures by a clock that the test does not set.

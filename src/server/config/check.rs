@@ -5,7 +5,7 @@ use super::paths_of;
 use super::plan_names::PlanNames;
 use super::tree::{ErrorList, Node, Table, report};
 use crate::http::{
-    CheckSettings, PROXIES_MAX, Part, Proxies, SOURCES_MAX, Source, SubjectSources, Subjects,
+    CheckSettings, PROXIES_MAX, Proxies, SOURCES_MAX, Source, SubjectPart, SubjectSources, Subjects,
 };
 use tollgate_core::headers::HeaderForm;
 use tollgate_core::joint::REQUESTS_MAX;
@@ -99,7 +99,7 @@ fn subjects(check: &mut Table, errors: &mut ErrorList) -> Option<Subjects> {
         None => Some(default.key),
     };
     let plan = match plan {
-        Some(node) => sources(node, (Part::Plan, Some("plan")), errors),
+        Some(node) => sources(node, (SubjectPart::Plan, Some("plan")), errors),
         None => Some(default.plan),
     };
     Some(Subjects::one(key?, plan?))
@@ -141,13 +141,13 @@ fn subject(node: Node, errors: &mut ErrorList) -> Option<SubjectSources> {
         "has no plan; list its sources, such as plan: [\"default:free\"]",
         errors,
     )
-    .and_then(|node| sources(node, (Part::Plan, None), errors));
+    .and_then(|node| sources(node, (SubjectPart::Plan, None), errors));
     let cost = match cost {
-        Some(node) => sources(node, (Part::Cost, None), errors),
+        Some(node) => sources(node, (SubjectPart::Cost, None), errors),
         None => Some(SubjectSources::default_cost()),
     };
     let shard = match shard {
-        Some(node) => sources(node, (Part::Shard, None), errors),
+        Some(node) => sources(node, (SubjectPart::Shard, None), errors),
         None => Some(Vec::new()),
     };
     let optional = optional.map_or(Some(false), |node| node.boolean(errors));
@@ -169,7 +169,7 @@ fn keys(node: Node, only: Option<&str>, errors: &mut ErrorList) -> Option<Vec<Ve
 /// The sources of another part.
 fn sources(
     node: Node,
-    (part, only): (Part, Option<&str>),
+    (part, only): (SubjectPart, Option<&str>),
     errors: &mut ErrorList,
 ) -> Option<Vec<Source>> {
     let parse = |text: &str| Ok(vec![Source::parse(text, part, only)?]);

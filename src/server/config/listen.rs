@@ -48,7 +48,7 @@ pub struct ListenSection {
     pub admin_token_file: Option<PathBuf>,
     /// TLS for every TCP address without `plaintext:`. Default: none. Then only loopback addresses are valid, unless
     /// `listen.plaintext` is true.
-    pub tls: Option<tls::Settings>,
+    pub tls: Option<tls::TlsSettings>,
     /// Time from the stop signal during which everything is served, but health reports not ready, so that load balancers move
     /// away. 0 to 3 s. Default: 2 s.
     pub lame_duck: Duration,
@@ -317,7 +317,7 @@ fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Option<Addr
 }
 
 /// The files are read at the start of serving, not here. A config may be checked on a machine without its keys.
-fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
+fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::TlsSettings> {
     let mut table = node.table(errors)?;
     let cert_file = pem_file(&mut table, "cert_file", errors);
     let key_file = pem_file(&mut table, "key_file", errors);
@@ -347,7 +347,7 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::Settings> {
         );
     }
     table.finish(errors);
-    Some(tls::Settings {
+    Some(tls::TlsSettings {
         cert_file: cert_file?,
         key_file: key_file?,
         client_ca_file,

@@ -19,12 +19,16 @@ struct Read {
 }
 
 /// The overrides as they were read, in their order; those with errors are missing.
-pub(super) struct Overrides(Vec<Read>);
+pub(super) struct ConfiguredOverrides(Vec<Read>);
 
 /// Reads all overrides, and checks each on its own.
-pub(super) fn read(node: Option<Node>, names: &PlanNames, errors: &mut ErrorList) -> Overrides {
+pub(super) fn read(
+    node: Option<Node>,
+    names: &PlanNames,
+    errors: &mut ErrorList,
+) -> ConfiguredOverrides {
     let Some(node) = node.filter(|node| !node.is_nil()) else {
-        return Overrides(Vec::new());
+        return ConfiguredOverrides(Vec::new());
     };
     let most = OVERRIDE_KEYS_MAX + OVERRIDE_PREFIXES_MAX;
     let too_many = |count| {
@@ -42,10 +46,10 @@ pub(super) fn read(node: Option<Node>, names: &PlanNames, errors: &mut ErrorList
     let entries: Vec<Read> = entries.collect();
     report_counts(&path, &entries, errors);
     report_duplicates(&entries, errors);
-    Overrides(entries)
+    ConfiguredOverrides(entries)
 }
 
-impl Overrides {
+impl ConfiguredOverrides {
     /// Checks what each means among the plans, and adds them to the set.
     pub(super) fn checked_with(self, plans: PlanSet, errors: &mut ErrorList) -> PlanSet {
         for Read { path, entry } in &self.0 {

@@ -10,8 +10,8 @@ mod pattern;
 mod proof;
 mod write;
 
-use self::branches::{Branch, Rule, TooMany};
-use self::descriptors::Domain;
+use self::branches::{Branch, BranchRule, TooMany};
+use self::descriptors::ConfiguredDomain;
 use super::tree::{ErrorList, Node, report};
 use super::{ConfigError, ConfigErrors, Sources, locate, source, yaml};
 
@@ -31,7 +31,7 @@ pub struct Converted {
 struct File<'s> {
     sources: &'s Sources,
     text: String,
-    domain: Domain,
+    domain: ConfiguredDomain,
     warnings: ErrorList,
 }
 
@@ -65,10 +65,10 @@ pub fn convert(files: &[Sources]) -> Result<Converted, Vec<ConfigErrors>> {
     let branches: Vec<Vec<Branch>> =
         each(&read, |file| branches::branches(&file.domain.descriptors))?;
     let mut branches = branches.iter();
-    let rules: Vec<Vec<Rule>> = each(&read, |_| {
+    let rules: Vec<Vec<BranchRule>> = each(&read, |_| {
         branches::rules(branches.next().map_or(&[][..], Vec::as_slice))
     })?;
-    let domains: Vec<(&str, &[Rule])> = read
+    let domains: Vec<(&str, &[BranchRule])> = read
         .iter()
         .zip(&rules)
         .map(|(file, rules)| (file.domain.name.as_str(), &rules[..]))

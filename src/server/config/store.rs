@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::paths_of;
 use super::store_url::StoreUrl;
 use super::tree::{ErrorList, Node, Table, report};
-use tollgate_store::{REPLICAS_MAX, RedisTarget, Tls};
+use tollgate_store::{REPLICAS_MAX, RedisTarget, RedisTls};
 
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
@@ -236,7 +236,7 @@ fn optional_text(
 }
 
 /// The files are not read here, since a config may be checked on another machine. The server reads them at its start.
-fn tls(node: Node, errors: &mut ErrorList) -> Option<Tls> {
+fn tls(node: Node, errors: &mut ErrorList) -> Option<RedisTls> {
     let path = node.path.clone();
     let mut table = node.table(errors)?;
     let mut text =
@@ -256,7 +256,7 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<Tls> {
             return None;
         }
     };
-    Some(Tls {
+    Some(RedisTls {
         ca_file: ca_file?.map(PathBuf::from),
         identity,
         server_name: server_name?,

@@ -4,12 +4,12 @@ use super::{Config, ConfigError, ConfigErrors, Origin, Sources, source};
 use crate::file_watch::FileWatch;
 
 /// A config's sources, and what its file held last.
-pub struct Watch {
+pub struct ConfigWatch {
     sources: Sources,
     file: FileWatch,
 }
 
-impl Watch {
+impl ConfigWatch {
     /// Reads nothing yet. Environment and flags never change after this.
     pub fn new(sources: Sources) -> Self {
         Self {
@@ -57,8 +57,8 @@ mod tests {
     const ONE: &str = "plans: { one: { unlimited: true } }";
     const TWO: &str = "plans: { one: { unlimited: true }, two: { unlimited: true } }";
 
-    fn watch(file: &Path) -> Watch {
-        let mut watch = Watch::new(Sources {
+    fn watch(file: &Path) -> ConfigWatch {
+        let mut watch = ConfigWatch::new(Sources {
             file: Some(file.into()),
             ..Sources::default()
         });
@@ -145,7 +145,7 @@ mod tests {
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         let environment = pair("TOLLGATE_PLANS__ONE__SHADOW", "true");
         let flags = vec![Flag::set("plans.two.shadow", "true")];
-        let mut watch = Watch::new(Sources {
+        let mut watch = ConfigWatch::new(Sources {
             file: Some(file.clone()),
             environment,
             flags,

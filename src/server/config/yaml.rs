@@ -121,12 +121,12 @@ fn count_tokens(text: &str) -> (usize, usize) {
 
 /// The values and bytes of a value.
 #[derive(Clone, Copy, Default)]
-struct Cost {
+struct ValueSize {
     values: usize,
     bytes: usize,
 }
 
-impl Cost {
+impl ValueSize {
     fn for_scalar(text: &str) -> Self {
         Self {
             values: 1,
@@ -144,14 +144,14 @@ impl Cost {
 
 /// A list or table that is not complete.
 struct Open {
-    kind: Kind,
+    kind: CollectionKind,
     line: usize,
     /// The parser's number for its anchor; 0 for none.
     anchor: usize,
-    cost: Cost,
+    cost: ValueSize,
 }
 
-enum Kind {
+enum CollectionKind {
     List(Vec<Value>),
     /// With the key whose value comes next.
     Table(Map<String, Value>, Option<String>),
@@ -161,10 +161,10 @@ struct Loader<'a> {
     parser: Parser<std::str::Chars<'a>>,
     open: Vec<Open>,
     root: Option<Value>,
-    anchors: HashMap<usize, (Value, Cost)>,
+    anchors: HashMap<usize, (Value, ValueSize)>,
     /// The cost of everything made so far, including copies by aliases.
-    spent: Cost,
-    most: Cost,
+    spent: ValueSize,
+    most: ValueSize,
     duplicates: Vec<ConfigError>,
 }
 
@@ -173,7 +173,7 @@ type Fatal = Box<ConfigError>;
 
 impl<'a> Loader<'a> {
     fn new(text: &'a str) -> Self {
-        let most = Cost {
+        let most = ValueSize {
             values: text
                 .len()
                 .saturating_mul(4)
@@ -190,7 +190,7 @@ impl<'a> Loader<'a> {
             open: Vec::new(),
             root: None,
             anchors: HashMap::new(),
-            spent: Cost::default(),
+            spent: ValueSize::default(),
             most,
             duplicates: Vec::new(),
         }
@@ -221,9 +221,11 @@ impl<'a> Loader<'a> {
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => fatal(line, "has a tag (!…); a config has none"),
             Event::Scalar(text, style, anchor, None) => self.scalar(text, style, anchor, line),
-            Event::SequenceStart(anchor, None) => self.begin(Kind::List(Vec::new()), anchor, line),
+            Event::SequenceStart(anchor, None) => {
+                self.begin(CollectionKind::List(Vec::new()), anchor, line)
+            }
             Event::MappingStart(anchor, None) => {
-                self.begin(Kind::Table(Map::new(), None), anchor, line)
+                self.begin(CollectionKind::Table(Map::new(), None), anchor, line)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.alias(anchor, line),
@@ -238,7 +240,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn begin(&mut self, kind: Kind, anchor: usize, line: usize) -> Result<(), Fatal> {
+    fn begin(&mut self, kind: CollectionKind, anchor: usize, line: usize) -> Result<(), Fatal> {
         if self.wants_key() {
             return fatal(
                 line,
@@ -248,7 +250,7 @@ impl<'a> Loader<'a> {
         if self.open.len() >= DEPTH_MAX {
             return fatal(line, &format!("is nested more than {DEPTH_MAX} deep"));
         }
-        let cost = Cost {
+        let cost = ValueSize {
             values: 1,
             bytes: 0,
         };
@@ -273,8 +275,8 @@ impl<'a> Loader<'a> {
             return Ok(());
         };
         let kind = match kind {
-            Kind::List(values) => ValueKind::Array(values),
-            Kind::Table(fields, _) => ValueKind::Table(fields),
+            CollectionKind::List(values) => ValueKind::Array(values),
+            CollectionKind::Table(fields, _) => ValueKind::Table(fields),
         };
         self.complete(value(kind, line), anchor, cost, line)
     }
@@ -286,7 +288,7 @@ impl<'a> Loader<'a> {
         anchor: usize,
         line: usize,
     ) -> Result<(), Fatal> {
-        let cost = Cost::for_scalar(&text);
+        let cost = ValueSize::for_scalar(&text);
         self.spend(cost, line)?;
         if self.wants_key() {
             return self.key(text, line);
@@ -321,7 +323,7 @@ impl<'a> Loader<'a> {
         &mut self,
         value: Value,
         anchor: usize,
-        cost: Cost,
+        cost: ValueSize,
         line: usize,
     ) -> Result<(), Fatal> {
         if anchor > 0 {
@@ -334,8 +336,8 @@ impl<'a> Loader<'a> {
         };
         open.cost = open.cost.and(cost);
         match &mut open.kind {
-            Kind::List(values) => values.push(value),
-            Kind::Table(fields, key) => {
+            CollectionKind::List(values) => values.push(value),
+            CollectionKind::Table(fields, key) => {
                 if let Some(key) = key.take() {
                     // Of duplicate keys the first value stays. The key was already reported.
                     fields.entry(key).or_insert(value);
@@ -354,7 +356,7 @@ impl<'a> Loader<'a> {
         }
         self.report_duplicate(&name, line);
         let Some(Open {
-            kind: Kind::Table(_, key),
+            kind: CollectionKind::Table(_, key),
             cost,
             ..
         }) = self.open.last_mut()
@@ -368,7 +370,7 @@ impl<'a> Loader<'a> {
 
     fn report_duplicate(&mut self, name: &str, line: usize) {
         let Some(Open {
-            kind: Kind::Table(fields, _),
+            kind: CollectionKind::Table(fields, _),
             ..
         }) = self.open.last()
         else {
@@ -393,8 +395,10 @@ impl<'a> Loader<'a> {
         outer
             .iter()
             .fold(String::new(), |path, open| match &open.kind {
-                Kind::List(values) => format!("{path}[{}]", values.len()),
-                Kind::Table(_, key) => join(&path, &shown_key(key.as_deref().unwrap_or_default())),
+                CollectionKind::List(values) => format!("{path}[{}]", values.len()),
+                CollectionKind::Table(_, key) => {
+                    join(&path, &shown_key(key.as_deref().unwrap_or_default()))
+                }
             })
     }
 
@@ -402,13 +406,13 @@ impl<'a> Loader<'a> {
         matches!(
             self.open.last(),
             Some(Open {
-                kind: Kind::Table(_, None),
+                kind: CollectionKind::Table(_, None),
                 ..
             })
         )
     }
 
-    fn spend(&mut self, cost: Cost, line: usize) -> Result<(), Fatal> {
+    fn spend(&mut self, cost: ValueSize, line: usize) -> Result<(), Fatal> {
         self.spent = self.spent.and(cost);
         if self.spent.values > self.most.values || self.spent.bytes > self.most.bytes {
             return fatal(

@@ -16,24 +16,24 @@ use super::receive::{InboundBody, RequestBody, RequestReceiver};
 use super::unary::AnswerBody;
 use crate::transport::account::{Account, Charge};
 use crate::transport::connection::CHUNK_BYTES;
-use crate::transport::send::{Chunk, Hold, Sending};
+use crate::transport::send::{Chunk, SendHold, Sending};
 
 /// Pieces of answers up to this size are not charged: the permit of the call covers them, until the socket has taken them.
 const SMALL_ANSWER_BYTES: usize = 512;
 
 /// The future of a service's response.
-pub(super) type ResponseFuture =
+pub(super) type AnswerFuture =
     Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Infallible>> + Send>>;
 
 /// Handles complete requests.
 pub(super) trait RequestHandler {
     /// Returns the future of the response.
-    fn handle(&self, request: Request<RequestBody>) -> ResponseFuture;
+    fn handle(&self, request: Request<RequestBody>) -> AnswerFuture;
 }
 
 /// A call until its response headers are ready.
 pub(super) struct CallFuture<H> {
-    state: State<H>,
+    state: CallState<H>,
     calls: Rc<ConnectionCallLimits>,
     /// `None` for a refused call, until the request is complete, and once the response is ready.
     permit: Option<CallPermit>,
@@ -49,10 +49,10 @@ pub(super) struct CallFuture<H> {
     clippy::large_enum_variant,
     reason = "nearly every call is received first, so a box would be an allocation for each"
 )]
-enum State<H> {
+enum CallState<H> {
     /// The request is incomplete. The handler gets it once it is complete.
     Receiving(RequestReceiver, H),
-    Responding(ResponseFuture),
+    Responding(AnswerFuture),
 }
 
 impl<H> CallFuture<H> {
@@ -62,7 +62,7 @@ impl<H> CallFuture<H> {
         handler: H,
         calls: Rc<ConnectionCallLimits>,
     ) -> Self {
-        Self::new(State::Receiving(receiver, handler), calls, None)
+        Self::new(CallState::Receiving(receiver, handler), calls, None)
     }
 
     /// The same call, if its answer is a stream, which lasts as long as the client likes.
@@ -75,7 +75,7 @@ impl<H> CallFuture<H> {
 
     /// A call that reads its request as a stream of messages.
     pub(super) fn stream(
-        responding: ResponseFuture,
+        responding: AnswerFuture,
         inbound: InboundBody,
         calls: Rc<ConnectionCallLimits>,
         mut permit: CallPermit,
@@ -84,7 +84,7 @@ impl<H> CallFuture<H> {
         Self {
             is_stream: true,
             inbound: Some(inbound),
-            ..Self::new(State::Responding(responding), calls, Some(permit))
+            ..Self::new(CallState::Responding(responding), calls, Some(permit))
         }
     }
 
@@ -94,13 +94,17 @@ impl<H> CallFuture<H> {
         calls: Rc<ConnectionCallLimits>,
     ) -> Self {
         Self::new(
-            State::Responding(Box::pin(std::future::ready(Ok(response)))),
+            CallState::Responding(Box::pin(std::future::ready(Ok(response)))),
             calls,
             None,
         )
     }
 
-    fn new(state: State<H>, calls: Rc<ConnectionCallLimits>, permit: Option<CallPermit>) -> Self {
+    fn new(
+        state: CallState<H>,
+        calls: Rc<ConnectionCallLimits>,
+        permit: Option<CallPermit>,
+    ) -> Self {
         let unpolled = Some(calls.unpolled());
         Self {
             state,
@@ -117,7 +121,7 @@ impl<H> CallFuture<H> {
 impl<H: RequestHandler> CallFuture<H> {
     fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Response<AnswerBody>> {
         self.unpolled = None;
-        if let State::Receiving(receiver, handler) = &mut self.state {
+        if let CallState::Receiving(receiver, handler) = &mut self.state {
             let responding = match ready!(receiver.poll(context)) {
                 Ok((request, (permit, reservation))) => {
                     (self.permit, self.reservation) = (Some(permit), reservation);
@@ -128,9 +132,9 @@ impl<H: RequestHandler> CallFuture<H> {
                 }
                 Err(status) => Box::pin(std::future::ready(Ok(status.into_http()))),
             };
-            self.state = State::Responding(responding);
+            self.state = CallState::Responding(responding);
         }
-        let State::Responding(responding) = &mut self.state else {
+        let CallState::Responding(responding) = &mut self.state else {
             return Poll::Pending;
         };
         responding
@@ -163,19 +167,19 @@ struct AnswerHold {
 }
 
 /// What goes with the last byte of a piece of an answer.
-pub(super) struct Held {
+pub(super) struct HeldByPiece {
     _charge: Option<Charge>,
     _permit: Option<CallPermit>,
 }
 
-impl Hold for AnswerHold {
-    type Held = Held;
+impl SendHold for AnswerHold {
+    type Held = HeldByPiece;
 
     fn account(&self) -> &Account {
         &self.account
     }
 
-    fn hold(&mut self, bytes: usize, is_last: bool) -> Option<Held> {
+    fn hold(&mut self, bytes: usize, is_last: bool) -> Option<HeldByPiece> {
         let reservation = self.reservation.take();
         let bytes = if self.is_shared {
             bytes.min(CHUNK_BYTES)
@@ -195,7 +199,7 @@ impl Hold for AnswerHold {
         } else {
             None
         };
-        (charge.is_some() || permit.is_some()).then_some(Held {
+        (charge.is_some() || permit.is_some()).then_some(HeldByPiece {
             _charge: charge,
             _permit: permit,
         })
@@ -205,13 +209,16 @@ impl Hold for AnswerHold {
 /// Begins to run a call on the thread of the worker. Each call is a task, so a handler that panics ends only its call.
 pub(super) fn spawn<H: RequestHandler + 'static>(
     call: CallFuture<H>,
-    respond: SendResponse<Chunk<Held>>,
+    respond: SendResponse<Chunk<HeldByPiece>>,
 ) {
     tokio::task::spawn_local(run(call, respond));
 }
 
 /// Runs a call to its end. Dropping the future resets its stream, unless all was sent.
-async fn run<H: RequestHandler>(mut call: CallFuture<H>, mut respond: SendResponse<Chunk<Held>>) {
+async fn run<H: RequestHandler>(
+    mut call: CallFuture<H>,
+    mut respond: SendResponse<Chunk<HeldByPiece>>,
+) {
     let (inbound, account) = (call.inbound.take(), call.calls.account().clone());
     let read = |context: &mut Context<'_>| inbound.iter().for_each(|inbound| inbound.read(context));
     let response = poll_fn(|context| {

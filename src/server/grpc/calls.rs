@@ -54,7 +54,7 @@ const SPARED_MAX: usize = 64;
 
 /// Kinds of calls, by the resources that they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CallKind {
     /// One decision.
     Decision,
     /// A call whose request or answer may be large.
@@ -69,7 +69,7 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
+impl CallKind {
     const COUNT: usize = 6;
     /// Those that need room in the account. Health has its permits, and room, in any case.
     const NEED_ROOM: [Self; 4] = [Self::Decision, Self::Large, Self::Stream, Self::Other];
@@ -97,7 +97,7 @@ impl Kind {
 /// What calls hold, of a worker or of one of its connections.
 #[derive(Default)]
 struct Occupancy {
-    calls: [Cell<usize>; Kind::COUNT],
+    calls: [Cell<usize>; CallKind::COUNT],
     /// Reserved bytes, where they are counted here at all.
     bytes: Cell<usize>,
 }
@@ -112,7 +112,7 @@ struct WorkerCalls {
     unfinished: Occupancy,
     account: WorkerAccount,
     /// Those calls by kind, the oldest first. Contains entries of calls that no longer wait.
-    waiting: [RefCell<VecDeque<Weak<Unfinished>>>; Kind::COUNT],
+    waiting: [RefCell<VecDeque<Weak<Unfinished>>>; CallKind::COUNT],
     /// Those of any kind that hold bytes, by when they got them. Contains entries of calls that no longer wait.
     holding_bytes: RefCell<VecDeque<Weak<Unfinished>>>,
     /// Calls that were read and not yet polled.
@@ -212,7 +212,7 @@ impl ConnectionCallLimits {
     }
 
     /// Returns a permit for a call of this kind, if the limits allow it.
-    pub(super) fn permit(self: &Rc<Self>, kind: Kind) -> Option<CallPermit> {
+    pub(super) fn permit(self: &Rc<Self>, kind: CallKind) -> Option<CallPermit> {
         let (all, mine) = (
             &self.worker.used.calls[kind as usize],
             &self.used.calls[kind as usize],
@@ -222,7 +222,7 @@ impl ConnectionCallLimits {
         let may_have =
             mine.get() == 0 && free + unfinished > 0 || may_take(free + unfinished, mine.get(), 1);
         let must_evict = free == 0
-            || Kind::NEED_ROOM.contains(&kind) && !self.account.has_room_for_call(kind.bytes());
+            || CallKind::NEED_ROOM.contains(&kind) && !self.account.has_room_for_call(kind.bytes());
         let evict = || {
             self.worker
                 .evict(&self.worker.waiting[kind as usize], &self.account)
@@ -245,12 +245,12 @@ impl ConnectionCallLimits {
     /// have held bytes longest.
     pub(super) fn poll_reserve(&self, bytes: usize, context: &Context<'_>) -> Poll<Charge> {
         let (worker, unfinished) = (&self.worker, &self.worker.unfinished);
-        let taken = |kind: Kind| unfinished.calls[kind as usize].get() * kind.bytes();
+        let taken = |kind: CallKind| unfinished.calls[kind as usize].get() * kind.bytes();
         let evictable =
-            unfinished.bytes.get() + Kind::NEED_ROOM.into_iter().map(taken).sum::<usize>();
+            unfinished.bytes.get() + CallKind::NEED_ROOM.into_iter().map(taken).sum::<usize>();
         let evict = || {
             worker.evict(&worker.holding_bytes, &self.account)
-                || Kind::NEED_ROOM
+                || CallKind::NEED_ROOM
                     .iter()
                     .any(|kind| worker.evict(&worker.waiting[*kind as usize], &self.account))
         };
@@ -292,7 +292,7 @@ pub(super) type CallGrants = (CallPermit, Option<Charge>);
 /// A call that waits for its request, and what it holds.
 pub(super) struct Unfinished {
     calls: Rc<ConnectionCallLimits>,
-    kind: Kind,
+    kind: CallKind,
     /// Bytes of its reservation.
     bytes: Cell<usize>,
     /// `None` once it is released.
@@ -377,7 +377,7 @@ impl Drop for UnpolledCall {
 /// A call's permit. Dropping it gives it back.
 pub(super) struct CallPermit {
     calls: Rc<ConnectionCallLimits>,
-    kind: Kind,
+    kind: CallKind,
     /// Whether the request is complete, so that the call counts as use of its connection.
     is_busy: bool,
 }
@@ -408,13 +408,13 @@ mod tests {
     use super::*;
     use crate::transport::account::UNRESERVED_BYTES;
 
-    const KINDS: [Kind; Kind::COUNT] = [
-        Kind::Decision,
-        Kind::Large,
-        Kind::Stream,
-        Kind::Check,
-        Kind::Watch,
-        Kind::Other,
+    const KINDS: [CallKind; CallKind::COUNT] = [
+        CallKind::Decision,
+        CallKind::Large,
+        CallKind::Stream,
+        CallKind::Check,
+        CallKind::Watch,
+        CallKind::Other,
     ];
 
     fn reserve(connection: &Rc<ConnectionCallLimits>, bytes: usize) -> Option<Charge> {
@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    fn all_of(connection: &Rc<ConnectionCallLimits>, kind: Kind) -> Vec<CallPermit> {
+    fn all_of(connection: &Rc<ConnectionCallLimits>, kind: CallKind) -> Vec<CallPermit> {
         std::iter::from_fn(|| connection.permit(kind)).collect()
     }
 
@@ -477,7 +477,7 @@ mod tests {
             .collect();
         let taken: Vec<_> = connections
             .iter()
-            .filter_map(|connection| connection.permit(Kind::Decision))
+            .filter_map(|connection| connection.permit(CallKind::Decision))
             .collect();
         assert_eq!(taken.len(), CALLS_MAX);
         assert_eq!(
@@ -493,7 +493,12 @@ mod tests {
 
     #[test]
     fn calls_that_wait_for_their_request_are_evicted_the_oldest_first() {
-        for kind in [Kind::Decision, Kind::Large, Kind::Check, Kind::Watch] {
+        for kind in [
+            CallKind::Decision,
+            CallKind::Large,
+            CallKind::Check,
+            CallKind::Watch,
+        ] {
             let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
             let hogs: Vec<_> = (0..500).map(|_| calls.connection(Arc::default())).collect();
             // Each connection takes all it can.
@@ -531,20 +536,20 @@ mod tests {
             calls.connection(Arc::default()),
             calls.connection(Arc::default()),
         );
-        let waiting = polite.wait(polite.permit(Kind::Decision).unwrap(), None);
+        let waiting = polite.wait(polite.permit(CallKind::Decision).unwrap(), None);
         let answers = hog.account().charge(KEPT_MAX - CALL_BYTES);
-        assert!(hog.permit(Kind::Decision).is_none() && !waiting.is_evicted.get());
+        assert!(hog.permit(CallKind::Decision).is_none() && !waiting.is_evicted.get());
         drop(answers);
-        let own = hog.wait(hog.permit(Kind::Decision).unwrap(), None);
+        let own = hog.wait(hog.permit(CallKind::Decision).unwrap(), None);
         let mut _answers = hog.account().charge(hog.account().free());
-        let _permit = hog.permit(Kind::Decision).unwrap();
+        let _permit = hog.permit(CallKind::Decision).unwrap();
         assert!(own.is_evicted.get() && !waiting.is_evicted.get());
         // If many wait, the oldest goes all the same.
         let many: Vec<_> = (1..SPARED_MAX)
             .map(|_| calls.connection(Arc::default()))
-            .map(|light| light.wait(light.permit(Kind::Decision).unwrap(), None))
+            .map(|light| light.wait(light.permit(CallKind::Decision).unwrap(), None))
             .collect();
-        assert!(hog.permit(Kind::Decision).is_some());
+        assert!(hog.permit(CallKind::Decision).is_some());
         assert!(waiting.is_evicted.get() && !many[0].is_evicted.get());
     }
 
@@ -553,7 +558,7 @@ mod tests {
         let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
         let hogs: Vec<_> = (0..100).map(|_| calls.connection(Arc::default())).collect();
         let begin = |hog: &Rc<ConnectionCallLimits>| {
-            Some(hog.wait(hog.permit(Kind::Large)?, Some(reserve(hog, 1 << 20)?)))
+            Some(hog.wait(hog.permit(CallKind::Large)?, Some(reserve(hog, 1 << 20)?)))
         };
         let unfinished: Vec<_> = hogs.iter().filter_map(begin).collect();
         // What their permits take leaves room for one less.
@@ -581,9 +586,12 @@ mod tests {
             calls.connection(Arc::default()),
             calls.connection(Arc::default()),
         ];
-        let early = hogs[0].wait(hogs[0].permit(Kind::Large).unwrap(), None);
+        let early = hogs[0].wait(hogs[0].permit(CallKind::Large).unwrap(), None);
         let begin = |hog: &Rc<ConnectionCallLimits>| {
-            hog.wait(hog.permit(Kind::Decision).unwrap(), reserve(hog, 1 << 20))
+            hog.wait(
+                hog.permit(CallKind::Decision).unwrap(),
+                reserve(hog, 1 << 20),
+            )
         };
         let unfinished: Vec<_> = (0..32).flat_map(|_| hogs.iter().map(begin)).collect();
         let filler = hogs[0]
@@ -616,9 +624,9 @@ mod tests {
             calls.connection(Arc::default()),
         );
         let all = hog.account().charge(hog.account().free());
-        assert!(hog.permit(Kind::Decision).is_none());
+        assert!(hog.permit(CallKind::Decision).is_none());
         let permits: Vec<_> = (0..8)
-            .filter_map(|_| newcomer.permit(Kind::Decision))
+            .filter_map(|_| newcomer.permit(CallKind::Decision))
             .collect();
         assert_eq!(permits.len(), 8);
         drop((all, permits));
@@ -631,13 +639,13 @@ mod tests {
         let connection = calls.connection(Arc::default());
         let begin = || {
             connection.wait(
-                connection.permit(Kind::Large).unwrap(),
+                connection.permit(CallKind::Large).unwrap(),
                 reserve(&connection, 4 << 10),
             )
         };
         let listed = || {
             [
-                &calls.0.waiting[Kind::Large as usize],
+                &calls.0.waiting[CallKind::Large as usize],
                 &calls.0.holding_bytes,
             ]
             .map(|list| list.borrow().len())

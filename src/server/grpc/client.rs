@@ -16,8 +16,8 @@ use std::time::Duration;
 use tonic::{Code, Response, Status};
 
 pub use admin::{AdminAnswer, AdminQuestion, AdminToken};
-pub use connection::{Connection, Target};
-pub use decisions::{Answer, Question};
+pub use connection::{ClientConnection, Target};
+pub use decisions::{PrintedAnswer, Question};
 pub use health::Health;
 pub use holds::HoldQuestion;
 pub use overrides::{OverrideQuestion, QuotaQuestion, SubjectQuestion};
@@ -26,7 +26,7 @@ pub use top::{TopQuestion, TopRow, TopTable};
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum AnswerForm {
     /// Lines for people.
     Human,
     /// One JSON object, in the words of the check endpoint: times are whole microseconds.
@@ -35,18 +35,18 @@ pub enum Form {
 
 /// The services that commands ask, and where the config and the command name their listener.
 #[derive(Debug, Clone, Copy)]
-enum Service {
+enum AskedService {
     /// `RateLimitService` and health.
     ForCallers,
     /// `AdminService`.
     Admin,
 }
 
-impl Connection {
+impl ClientConnection {
     /// The answer to a call of this service. Errors: a sentence. Dropping the future cancels the call; the server may have done it.
     async fn answer<T>(
         &self,
-        of: Service,
+        of: AskedService,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, String> {
         let answered = self.answered(call).await?;
@@ -70,15 +70,15 @@ impl Connection {
     }
 
     /// Why a call of this service was not answered.
-    fn reason(&self, of: Service, status: &Status) -> String {
+    fn reason(&self, of: AskedService, status: &Status) -> String {
         match (status.code(), of) {
-            (Code::Unimplemented, Service::ForCallers) => {
+            (Code::Unimplemented, AskedService::ForCallers) => {
                 format!(
                     "{} serves gRPC, but not this call; name an address of listen.grpc by --address",
                     self.address
                 )
             }
-            (Code::Unimplemented, Service::Admin) => {
+            (Code::Unimplemented, AskedService::Admin) => {
                 format!(
                     "{} serves gRPC, but not this call; name the address of listen.admin by --admin",
                     self.address

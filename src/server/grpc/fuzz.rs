@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fuzz::fuzz;
-use crate::limiter::{Limiter, Settings};
+use crate::limiter::{Limiter, LimiterSettings};
 use tollgate_core::plan::{Algorithm, Anchor, Limit, Plan, PlanSet, Rule};
 use tollgate_store::clock::SystemClock;
 use tollgate_store::{CAPACITY_MIN, MemoryStore};
@@ -204,7 +204,7 @@ pub(super) fn service() -> Service<MemoryStore> {
     ]
     .into_iter()
     .collect();
-    let settings = Settings {
+    let settings = LimiterSettings {
         deadline: Duration::from_secs(1),
         expected_replicas: 1,
         deny_cache_entries: 0,

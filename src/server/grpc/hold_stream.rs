@@ -72,14 +72,14 @@ pub(super) struct HoldStream<R, S: Store> {
     /// Calls that were read and whose answers were not yet taken.
     in_flight: usize,
     /// `None` once the holds are being ended, or are kept.
-    held: Option<Held<S>>,
+    held: Option<HeldByStream<S>>,
     ending: Option<Ending>,
     /// What the stream ends with.
     end: Option<Status>,
 }
 
 /// What must not be left behind.
-struct Held<S: Store> {
+struct HeldByStream<S: Store> {
     service: Service<S>,
     account: Option<Arc<Account>>,
     leases: Leases<Tag>,
@@ -107,7 +107,7 @@ impl<R, S: Store> HoldStream<R, S> {
             drain,
             ready: VecDeque::new(),
             in_flight: 0,
-            held: Some(Held {
+            held: Some(HeldByStream {
                 service,
                 account,
                 leases: Leases::default(),
@@ -228,7 +228,7 @@ impl<R, S: Store> Drop for HoldStream<R, S> {
     }
 }
 
-impl<S: Store> Held<S> {
+impl<S: Store> HeldByStream<S> {
     /// Begins a call. Returns the answer if it is refused at once.
     fn begin(&mut self, HoldRequest { id, call }: HoldRequest) -> Option<HoldResponse> {
         let begun = match call {

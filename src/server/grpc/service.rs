@@ -379,7 +379,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limiter::Settings;
+    use crate::limiter::LimiterSettings;
     use crate::transport::account::{KEPT_MAX, WorkerAccount};
     use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
     use tollgate_store::clock::SystemClock;
@@ -392,7 +392,7 @@ mod tests {
             Limit::new(seconds.to_string(), 1, window, Algorithm::SlidingLog).unwrap()
         };
         let plan = Plan::new("p", Rule::limits((1..=8).map(limit)));
-        let settings = Settings {
+        let settings = LimiterSettings {
             deadline: Duration::from_secs(1),
             expected_replicas: 1,
             deny_cache_entries: 0,

@@ -17,8 +17,8 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::answer::{self, CallFuture, Held, RequestHandler, ResponseFuture};
-use super::calls::{CallLimits, ConnectionCallLimits, Kind};
+use super::answer::{self, AnswerFuture, CallFuture, HeldByPiece, RequestHandler};
+use super::calls::{CallKind, CallLimits, ConnectionCallLimits};
 use super::codec::BatchParts;
 use super::convert;
 use super::drain::DrainSignal;
@@ -152,8 +152,8 @@ pub(super) struct ConnectionServices<T> {
     drain: DrainSignal,
 }
 
-impl<T: WorkerService> CallStarter<Held> for ConnectionServices<T> {
-    fn start(&self, request: Request<RecvStream>, respond: SendResponse<Chunk<Held>>) {
+impl<T: WorkerService> CallStarter<HeldByPiece> for ConnectionServices<T> {
+    fn start(&self, request: Request<RecvStream>, respond: SendResponse<Chunk<HeldByPiece>>) {
         answer::spawn(self.call(request), respond);
     }
 }
@@ -164,7 +164,7 @@ impl<T: WorkerService> ConnectionServices<T> {
         if let Some(refused) = protocol::refuse(&request) {
             return CallFuture::immediate(refused, calls);
         }
-        let method = Method::from_path(request.uri().path());
+        let method = MethodKind::from_path(request.uri().path());
         let Some(permit) = calls.permit(method.kind()) else {
             return CallFuture::immediate(too_many_calls().into_http(), calls);
         };
@@ -174,10 +174,12 @@ impl<T: WorkerService> ConnectionServices<T> {
             method,
         };
         keep_little(&mut request);
-        if let Method::Watch | Method::Stream | Method::Hold | Method::Other = method {
+        if let MethodKind::Watch | MethodKind::Stream | MethodKind::Hold | MethodKind::Other =
+            method
+        {
             request.extensions_mut().insert(self.drain.clone());
         }
-        if let Method::Stream | Method::Hold | Method::Other = method {
+        if let MethodKind::Stream | MethodKind::Hold | MethodKind::Other = method {
             let (head, body) = request.into_parts();
             let inbound = InboundBody::new(body, calls.account());
             let request = Request::from_parts(head, RequestBody::Stream(inbound.clone()));
@@ -188,7 +190,7 @@ impl<T: WorkerService> ConnectionServices<T> {
             handler,
             calls,
         );
-        if method == Method::Watch {
+        if method == MethodKind::Watch {
             call.answered_by_stream()
         } else {
             call
@@ -231,16 +233,18 @@ pub(super) struct Handler<T> {
     services: Rc<Services<T>>,
     /// Of the call's connection.
     account: Arc<Account>,
-    method: Method,
+    method: MethodKind,
 }
 
 impl<T: WorkerService> RequestHandler for Handler<T> {
-    fn handle(&self, mut request: Request<RequestBody>) -> ResponseFuture {
+    fn handle(&self, mut request: Request<RequestBody>) -> AnswerFuture {
         let service = &self.services.service;
-        if let Method::Joint | Method::Batch | Method::Stream | Method::Hold = self.method {
+        if let MethodKind::Joint | MethodKind::Batch | MethodKind::Stream | MethodKind::Hold =
+            self.method
+        {
             request.extensions_mut().insert(self.account.clone());
         }
-        if let Method::List = self.method
+        if let MethodKind::List = self.method
             && let Some(listed) = service.listed_plans()
         {
             // Whatever its message says: it has no fields.
@@ -248,37 +252,37 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
         }
         match self.method {
             _ if T::UNARY_BY_TONIC || !unary::is_plain(&request) => self.handle_by_tonic(request),
-            Method::Decision => {
+            MethodKind::Decision => {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
                     service.should_allow(request).await
                 })
             }
-            Method::Reserve => {
+            MethodKind::Reserve => {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
                     service.reserve(request).await
                 })
             }
-            Method::Settle => {
+            MethodKind::Settle => {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
                     service.settle(request).await
                 })
             }
-            Method::Joint => {
+            MethodKind::Joint => {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
                     service.should_allow_joint(request).await
                 })
             }
-            Method::Batch => {
+            MethodKind::Batch => {
                 let service = service.clone();
                 unary::call::<BatchParts, _, _, _>(request, |request| async move {
                     service.should_allow_batch(request).await
                 })
             }
-            Method::Envoy => {
+            MethodKind::Envoy => {
                 let service = service.clone();
                 unary::call::<DescriptorParts, _, _, _>(request, |request| async move {
                     service.should_rate_limit(request).await
@@ -290,20 +294,22 @@ impl<T: WorkerService> RequestHandler for Handler<T> {
 }
 
 impl<T: WorkerService> Handler<T> {
-    fn handle_by_tonic(&self, request: Request<RequestBody>) -> ResponseFuture {
+    fn handle_by_tonic(&self, request: Request<RequestBody>) -> AnswerFuture {
         let services = &self.services;
         // These services are always ready, so `poll_ready` is not called.
         match self.method {
-            Method::Decision | Method::Peek | Method::Record | Method::Stream => {
+            MethodKind::Decision | MethodKind::Peek | MethodKind::Record | MethodKind::Stream => {
                 boxed(services.rate_limit.clone().call(request))
             }
-            Method::Reserve | Method::Settle | Method::Extend | Method::Hold => {
+            MethodKind::Reserve | MethodKind::Settle | MethodKind::Extend | MethodKind::Hold => {
                 boxed(services.holds.clone().call(request))
             }
-            Method::Joint => boxed(services.rate_limit_joint.clone().call(request)),
-            Method::Batch | Method::List => boxed(services.rate_limit_large.clone().call(request)),
-            Method::Envoy => boxed(services.envoy.clone().call(request)),
-            Method::Check | Method::Watch | Method::Other => {
+            MethodKind::Joint => boxed(services.rate_limit_joint.clone().call(request)),
+            MethodKind::Batch | MethodKind::List => {
+                boxed(services.rate_limit_large.clone().call(request))
+            }
+            MethodKind::Envoy => boxed(services.envoy.clone().call(request)),
+            MethodKind::Check | MethodKind::Watch | MethodKind::Other => {
                 boxed(services.other_routes().clone().call(request))
             }
         }
@@ -312,13 +318,13 @@ impl<T: WorkerService> Handler<T> {
 
 fn boxed(
     response: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
-) -> ResponseFuture {
+) -> AnswerFuture {
     Box::pin(response.map_ok(|response| protocol::own_answer(response).map(Into::into)))
 }
 
 /// Methods, as far as they are treated alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Method {
+enum MethodKind {
     /// One decision.
     Decision,
     /// What a decision would be.
@@ -347,7 +353,7 @@ enum Method {
     Other,
 }
 
-impl Method {
+impl MethodKind {
     fn from_path(path: &str) -> Self {
         match path.strip_prefix(DECIDER) {
             Some("ShouldAllow") => Self::Decision,
@@ -377,7 +383,7 @@ impl Method {
 
     /// The permit that a call needs. A proxy has one call open for each request that it holds, so its calls are as many as those
     /// for one decision. The bytes of large ones are reserved like those of batches.
-    fn kind(self) -> Kind {
+    fn kind(self) -> CallKind {
         match self {
             Self::Decision
             | Self::Peek
@@ -386,12 +392,12 @@ impl Method {
             | Self::Settle
             | Self::Extend
             | Self::Joint
-            | Self::Envoy => Kind::Decision,
-            Self::Batch | Self::List => Kind::Large,
-            Self::Stream | Self::Hold => Kind::Stream,
-            Self::Check => Kind::Check,
-            Self::Watch => Kind::Watch,
-            Self::Other => Kind::Other,
+            | Self::Envoy => CallKind::Decision,
+            Self::Batch | Self::List => CallKind::Large,
+            Self::Stream | Self::Hold => CallKind::Stream,
+            Self::Check => CallKind::Check,
+            Self::Watch => CallKind::Watch,
+            Self::Other => CallKind::Other,
         }
     }
 
@@ -484,18 +490,18 @@ mod tests {
         let paths: Vec<String> = paths.collect();
         assert!(paths.len() >= 10 && paths.iter().any(|path| path.starts_with(HOLDER)));
         for path in paths {
-            assert_ne!(Method::from_path(&path), Method::Other, "{path}");
+            assert_ne!(MethodKind::from_path(&path), MethodKind::Other, "{path}");
         }
         assert_eq!(
-            Method::from_path("/tollgate.v1.RateLimitService/ListPlans"),
-            Method::List
+            MethodKind::from_path("/tollgate.v1.RateLimitService/ListPlans"),
+            MethodKind::List
         );
-        assert_eq!(Method::from_path(CHECK), Method::Check);
-        assert_eq!(Method::from_path(WATCH), Method::Watch);
+        assert_eq!(MethodKind::from_path(CHECK), MethodKind::Check);
+        assert_eq!(MethodKind::from_path(WATCH), MethodKind::Watch);
         let name = envoy::pb::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
         assert_eq!(
-            Method::from_path(&format!("/{name}/ShouldRateLimit")),
-            Method::Envoy
+            MethodKind::from_path(&format!("/{name}/ShouldRateLimit")),
+            MethodKind::Envoy
         );
     }
 }

@@ -17,7 +17,7 @@ use tonic::body::Body;
 use tonic::metadata::{GRPC_CONTENT_TYPE, MetadataMap};
 
 use super::SharedMessage;
-use super::answer::ResponseFuture;
+use super::answer::AnswerFuture;
 use super::codec::{self, CheckParts};
 use super::receive::{PREFIX_BYTES, RequestBody, announced_bytes};
 
@@ -49,7 +49,7 @@ pub(super) fn is_plain(request: &Request<RequestBody>) -> bool {
 pub(super) fn call<C, Q, A, F>(
     request: Request<RequestBody>,
     handle: impl FnOnce(tonic::Request<Q>) -> F,
-) -> ResponseFuture
+) -> AnswerFuture
 where
     C: CheckParts,
     Q: Message + Default + 'static,
@@ -104,7 +104,7 @@ pub(super) fn framed(message: &impl Message) -> Result<Vec<u8>, Status> {
 }
 
 /// Answers with a message that other answers share.
-pub(super) fn shared(message: SharedMessage) -> ResponseFuture {
+pub(super) fn shared(message: SharedMessage) -> AnswerFuture {
     Box::pin(async move {
         Ok(message.await.map_or_else(Status::into_http, |message| {
             let mut response = Response::new(AnswerBody::Shared(Bytes::from_owner(message)));

@@ -6,7 +6,7 @@ use super::subject::Subjects;
 
 /// A path that workers answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum CallPath {
     /// One decision, or a joint one.
     Check,
     /// Charges units and holds them.
@@ -19,7 +19,7 @@ pub(super) enum Call {
     Record,
 }
 
-impl Call {
+impl CallPath {
     /// Every call, in the order of messages.
     pub(super) const ALL: [Self; 5] = [
         Self::Check,
@@ -73,25 +73,25 @@ impl Call {
 
 /// The names that a call takes: its own, and those of the sources in the config.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Names<'a> {
+pub(super) struct ParameterNames<'a> {
     /// The call.
-    pub call: Call,
+    pub call: CallPath,
     /// Who is counted. `None` in the query of a call whose parameters stand in its body.
     pub subjects: Option<&'a Subjects>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> ParameterNames<'a> {
     /// Those of a check.
     pub(super) fn of_check(subjects: &'a Subjects) -> Self {
         Self {
-            call: Call::Check,
+            call: CallPath::Check,
             subjects: Some(subjects),
         }
     }
 
     /// Those that may stand in a query.
     pub(super) fn in_query(self) -> Self {
-        let subjects = self.subjects.filter(|_| self.call == Call::Check);
+        let subjects = self.subjects.filter(|_| self.call == CallPath::Check);
         Self { subjects, ..self }
     }
 
@@ -103,7 +103,7 @@ impl<'a> Names<'a> {
 
     /// Whether JSON may have this name.
     pub(super) fn takes_in_json(self, name: &str) -> bool {
-        self.takes(name) || (self.call == Call::Check && name == "requests")
+        self.takes(name) || (self.call == CallPath::Check && name == "requests")
     }
 
     /// All names, for the answer to another one.

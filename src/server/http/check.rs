@@ -10,9 +10,9 @@ use axum::response::Response;
 use tracing::Span;
 
 use super::body::{self, Media};
-use super::call::{Call, Names};
-use super::convert::{self, Answer};
-use super::parameters::{Asked, Fields, JointChecks, Parameters};
+use super::call::{CallPath, ParameterNames};
+use super::convert::{self, HttpAnswer};
+use super::parameters::{Asked, JointChecks, ParameterFields, Parameters};
 use super::subject::{CheckSettings, Subjects};
 use crate::limiter::Limiter;
 use crate::trace;
@@ -34,7 +34,7 @@ impl<S: Store> CheckEndpoint<S> {
     /// Answers a call of a peer at this address; `None` on a Unix socket.
     pub(super) async fn serve(
         &self,
-        call: Call,
+        call: CallPath,
         request: Request,
         peer: Option<IpAddr>,
     ) -> Response {
@@ -43,7 +43,7 @@ impl<S: Store> CheckEndpoint<S> {
         }
         let span = trace::http_call(call.path(), request.headers());
         let response = match call {
-            Call::Check => self.check(request, peer, &span).await,
+            CallPath::Check => self.check(request, peer, &span).await,
             // Its state is large, and that of a check is allocated for each.
             _ => Box::pin(self.hold(call, (request, peer), &span)).await,
         };
@@ -96,7 +96,7 @@ impl<S: Store> CheckEndpoint<S> {
             Err(refused) => return convert::refusal(&refused),
         };
         tell(span, &decision, &plan);
-        let answer = Answer::new(&decision, &plan, form);
+        let answer = HttpAnswer::new(&decision, &plan, form);
         let answer = if has_id { answer.repeated() } else { answer };
         if decision.allowed() {
             answer.allowed(wants_json)
@@ -121,7 +121,7 @@ async fn parameters(
 ) -> Result<Parameters, Response> {
     let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
     let query = request.uri().query().unwrap_or_default();
-    let of_query = Fields::from_query(query, Names::of_check(&settings.subjects));
+    let of_query = ParameterFields::from_query(query, ParameterNames::of_check(&settings.subjects));
     if request.method() != Method::POST {
         return of_query
             .and_then(|fields| fields.check(settings, request.headers(), peer))
@@ -137,13 +137,19 @@ async fn parameters(
 
 /// Reads the parameters from the body; the inner error says what is wrong with them. Outer errors: the response to a body
 /// that cannot be read.
-async fn fields(request: Request, subjects: &Subjects) -> Result<Result<Fields, String>, Response> {
-    let (media, names) = (Media::of(request.headers()), Names::of_check(subjects));
+async fn fields(
+    request: Request,
+    subjects: &Subjects,
+) -> Result<Result<ParameterFields, String>, Response> {
+    let (media, names) = (
+        Media::of(request.headers()),
+        ParameterNames::of_check(subjects),
+    );
     let bytes = body::read(request, BODY_BYTES_MAX).await?;
     match media {
-        _ if bytes.is_empty() => Ok(Ok(Fields::default())),
-        Some(Media::Json) => Ok(Fields::from_json(&bytes, names)),
-        Some(Media::Form) => Ok(Fields::from_form(&bytes, names)),
+        _ if bytes.is_empty() => Ok(Ok(ParameterFields::default())),
+        Some(Media::Json) => Ok(ParameterFields::from_json(&bytes, names)),
+        Some(Media::Form) => Ok(ParameterFields::from_form(&bytes, names)),
         None => Err(body::other_media(
             "send a body as application/json or application/x-www-form-urlencoded, or none",
         )),

@@ -19,10 +19,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::call::Call;
+use super::call::CallPath;
 use super::check::CheckEndpoint;
 use super::host;
-use super::progress::{Progress, TrackedBody};
+use super::progress::{ConnectionProgress, TrackedBody};
 use super::tracked::{TrackedRequestBody, TrackedSocket};
 use crate::tls::Protocol;
 use crate::transport::{Accepted, AdmissionPermit, Socket, stopped};
@@ -34,7 +34,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// What connections of one worker, or of the listener of metrics, are answered by.
-pub(super) struct Endpoint<S> {
+pub(super) struct HttpEndpoint<S> {
     /// `None` on the listener of metrics alone, where its paths are unknown.
     pub check: Option<CheckEndpoint<S>>,
     /// All other paths.
@@ -43,13 +43,13 @@ pub(super) struct Endpoint<S> {
     pub main: Handle,
 }
 
-impl<S: Store> Endpoint<S> {
+impl<S: Store> HttpEndpoint<S> {
     async fn answer(&self, request: Request, peer: Option<IpAddr>) -> Response {
         if let Some(refused) = host::refuse(&request) {
             return refused;
         }
         if let Some(check) = &self.check
-            && let Some(call) = Call::of_path(request.uri().path())
+            && let Some(call) = CallPath::of_path(request.uri().path())
         {
             return check.serve(call, request, peer).await;
         }
@@ -68,7 +68,7 @@ impl<S: Store> Endpoint<S> {
 pub(super) async fn serve<S: Store>(
     accepted: Accepted,
     admission: AdmissionPermit,
-    endpoint: Arc<Endpoint<S>>,
+    endpoint: Arc<HttpEndpoint<S>>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let peer = accepted.peer_address();
@@ -79,7 +79,7 @@ pub(super) async fn serve<S: Store>(
         () = stopped(&mut stopping, None) => Ok(None),
     };
     let Ok(Some(socket)) = opened else { return };
-    let progress = Arc::new(Progress::new(admission.usage()));
+    let progress = Arc::new(ConnectionProgress::new(admission.usage()));
     let seen = progress.clone();
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
         seen.begin_answer(!request.body().is_end_stream());
@@ -113,7 +113,7 @@ pub(super) async fn serve<S: Store>(
 
 fn builder() -> Builder {
     let mut builder = Builder::new();
-    // [`Progress`] limits the time of every step, so that no request needs a timer of its own.
+    // [`ConnectionProgress`] limits the time of every step, so that no request needs a timer of its own.
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(None)

@@ -30,7 +30,7 @@ const RESERVE_PATH: &str = "POST /v1/reserve";
 type Body = ([(HeaderName, &'static str); 1], String);
 
 /// What a decision is answered with.
-pub(super) struct Answer<'a> {
+pub(super) struct HttpAnswer<'a> {
     decision: &'a Decision,
     plan: &'a Plan,
     form: HeaderForm,
@@ -38,7 +38,7 @@ pub(super) struct Answer<'a> {
     beside: Value,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> HttpAnswer<'a> {
     pub(super) fn new(decision: &'a Decision, plan: &'a Plan, form: HeaderForm) -> Self {
         Self {
             decision,
@@ -390,7 +390,7 @@ mod tests {
         let decision = Decision::counted(Outcome::Denied, DecidedBy::Store, statuses);
         assert_eq!(violated(&decision), ["a"]);
         for form in [HeaderForm::Ietf, HeaderForm::Both] {
-            let answer = Answer::new(&decision, &plan, form);
+            let answer = HttpAnswer::new(&decision, &plan, form);
             let response = answer.denied(StatusCode::FORBIDDEN);
             let ready = tollgate_core::headers::headers(&decision, &plan, form);
             let all = [

@@ -7,7 +7,7 @@ use std::fmt::{Display, Write as _};
 
 /// The type of a metric family.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     /// Only grows.
     Counter,
     /// Goes up and down.
@@ -22,11 +22,11 @@ pub(super) struct Exposition(String);
 
 impl Exposition {
     /// Begins a family; its samples must follow. `help` is one line of plain text.
-    pub(super) fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub(super) fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -46,7 +46,7 @@ impl Exposition {
     }
 
     /// Writes a family of one sample.
-    pub(super) fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
+    pub(super) fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
     }
@@ -74,9 +74,9 @@ mod tests {
     #[test]
     fn label_values_are_escaped() {
         let mut text = Exposition::default();
-        text.family("a_total", Kind::Counter, "Of a.");
+        text.family("a_total", MetricKind::Counter, "Of a.");
         text.sample("a_total", &[("x", "1"), ("y", "\"\\\n{é}")], 3);
-        text.single("b", Kind::Gauge, "Of b.", 0.25);
+        text.single("b", MetricKind::Gauge, "Of b.", 0.25);
         let expected = "# HELP a_total Of a.\n# TYPE a_total counter\na_total{x=\"1\",y=\"\\\"\\\\\\n{é}\"} 3\n\
                         # HELP b Of b.\n# TYPE b gauge\nb 0.25\n";
         assert_eq!(text.finish(), expected);

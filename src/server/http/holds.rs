@@ -8,10 +8,10 @@ use axum::response::Response;
 use tracing::Span;
 
 use super::body::{self, Media};
-use super::call::{Call, Names};
+use super::call::{CallPath, ParameterNames};
 use super::check::{CheckEndpoint, tell};
-use super::convert::{self, Answer};
-use super::parameters::{Fields, HoldParameters};
+use super::convert::{self, HttpAnswer};
+use super::parameters::{HoldParameters, ParameterFields};
 use crate::limiter::{Refusal, RequestId};
 use tollgate_core::algorithm::holds::HoldState;
 use tollgate_store::Store;
@@ -23,7 +23,7 @@ impl<S: Store> CheckEndpoint<S> {
     /// Answers a call about a hold, or a record, of a peer.
     pub(super) async fn hold(
         &self,
-        call: Call,
+        call: CallPath,
         from: (Request, Option<IpAddr>),
         span: &Span,
     ) -> Response {
@@ -32,9 +32,9 @@ impl<S: Store> CheckEndpoint<S> {
             Err(refused) => return refused,
         };
         let answered = match (call, parameters.id.clone()) {
-            (Call::Reserve, Some(id)) => self.reserve(parameters, id, span).await,
-            (Call::Settle, Some(id)) => self.settle(parameters, id, span).await,
-            (Call::Extend, Some(id)) => self.extend(parameters, id).await,
+            (CallPath::Reserve, Some(id)) => self.reserve(parameters, id, span).await,
+            (CallPath::Settle, Some(id)) => self.settle(parameters, id, span).await,
+            (CallPath::Extend, Some(id)) => self.extend(parameters, id).await,
             (_, id) => self.record(parameters, id, span).await,
         };
         answered.unwrap_or_else(|refused| convert::refusal(&refused))
@@ -43,22 +43,23 @@ impl<S: Store> CheckEndpoint<S> {
     /// Reads the parameters. Errors: the response to an invalid request.
     async fn hold_parameters(
         &self,
-        call: Call,
+        call: CallPath,
         (request, peer): (Request, Option<IpAddr>),
     ) -> Result<HoldParameters, Response> {
         let settings = &self.settings;
-        let names = Names {
+        let names = ParameterNames {
             call,
             subjects: Some(&settings.subjects),
         };
         let query = request.uri().query().unwrap_or_default();
-        let of_query = Fields::from_query(query, names.in_query());
+        let of_query = ParameterFields::from_query(query, names.in_query());
         let (headers, media) = (request.headers().clone(), Media::of(request.headers()));
         if media != Some(Media::Json) {
             return Err(body::other_media("send a body as application/json"));
         }
         let bytes = body::read(request, BODY_BYTES_MAX).await?;
-        let fields = of_query.and_then(|fields| fields.merged(Fields::from_json(&bytes, names)?));
+        let fields =
+            of_query.and_then(|fields| fields.merged(ParameterFields::from_json(&bytes, names)?));
         fields
             .and_then(|fields| fields.hold(call, settings, (&headers, peer)))
             .map_err(|sentence| convert::bad_request(StatusCode::BAD_REQUEST, &sentence))
@@ -74,7 +75,7 @@ impl<S: Store> CheckEndpoint<S> {
         let reserved = self.limiter.reserve(asked.check, (id, asked.ttl), None);
         let reserved = reserved.await?;
         tell(span, &reserved.decision, &reserved.plan);
-        let answer = Answer::new(&reserved.decision, &reserved.plan, self.settings.headers);
+        let answer = HttpAnswer::new(&reserved.decision, &reserved.plan, self.settings.headers);
         let answer = answer.reserved(&reserved, &told);
         Ok(if reserved.decision.allowed() {
             answer.allowed(true)
@@ -94,7 +95,7 @@ impl<S: Store> CheckEndpoint<S> {
         let settle = (id, asked.actual, asked.if_unknown);
         let settled = self.limiter.settle(subject, settle, None).await?;
         tell(span, &settled.decision, &settled.plan);
-        let answer = Answer::new(&settled.decision, &settled.plan, self.settings.headers);
+        let answer = HttpAnswer::new(&settled.decision, &settled.plan, self.settings.headers);
         Ok(answer.settled(&settled, &told).told())
     }
 
@@ -116,7 +117,7 @@ impl<S: Store> CheckEndpoint<S> {
     ) -> Result<Response, Refusal> {
         let recorded = self.limiter.record(asked.check, id, None).await?;
         tell(span, &recorded.decision, &recorded.plan);
-        let answer = Answer::new(&recorded.decision, &recorded.plan, self.settings.headers);
+        let answer = HttpAnswer::new(&recorded.decision, &recorded.plan, self.settings.headers);
         Ok(answer.repeated().told())
     }
 }

@@ -34,11 +34,11 @@ pub(super) fn refuse(request: &Request) -> Option<Response> {
 
 /// A name from the config under which figures are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostName(Listed);
+pub struct HostName(ListedHost);
 
 /// Both in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Listed {
+enum ListedHost {
     Name(String),
     /// All names that end in this, which begins with a dot.
     Below(String),
@@ -65,15 +65,15 @@ impl HostName {
             );
         }
         Ok(Self(match text.strip_prefix('*') {
-            Some(end) => Listed::Below(end.to_ascii_lowercase()),
-            None => Listed::Name(text.to_ascii_lowercase()),
+            Some(end) => ListedHost::Below(end.to_ascii_lowercase()),
+            None => ListedHost::Name(text.to_ascii_lowercase()),
         }))
     }
 
     fn matches(&self, name: &str) -> bool {
         match &self.0 {
-            Listed::Name(listed) => name == listed,
-            Listed::Below(end) => name
+            ListedHost::Name(listed) => name == listed,
+            ListedHost::Below(end) => name
                 .strip_suffix(end.as_str())
                 .is_some_and(|begin| !begin.is_empty()),
         }

@@ -8,9 +8,9 @@ mod process;
 use std::collections::BTreeMap;
 
 use super::MetricSources;
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, MetricKind};
 use crate::grpc::AdminCalls;
-use crate::limiter::{BOUNDS_NS, Counter, JOINT_OUTCOMES, Reloads, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, JOINT_OUTCOMES, LimiterCounter, Reloads, Timings, Totals};
 use crate::tls;
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_core::plan::{Plan, Rule, ZONE_DATABASE};
@@ -56,7 +56,7 @@ fn decision_durations(text: &mut Exposition, totals: &Totals) {
 fn replicas(text: &mut Exposition, totals: &Totals) {
     text.single(
         "tollgate_replicas_seen",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Replicas that share each quota while Redis cannot decide: the number seen last, or store.expected_replicas.",
         totals.replicas,
     );
@@ -66,19 +66,19 @@ fn connections_and_log(text: &mut Exposition, sources: &MetricSources) {
     let connections = &sources.grpc_connections;
     text.single(
         "tollgate_connections",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Open gRPC connections.",
         connections.open(),
     );
     text.single(
         "tollgate_refused_calls_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Calls refused because a worker held as many as it may.",
         connections.refused_calls(),
     );
     text.single(
         "tollgate_log_lines_dropped_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Log lines dropped because standard output was not read fast enough.",
         (sources.log_lines_dropped)(),
     );
@@ -87,7 +87,7 @@ fn connections_and_log(text: &mut Exposition, sources: &MetricSources) {
 fn versions(text: &mut Exposition, totals: &Totals) {
     text.family(
         "tollgate_build_info",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The version that runs, and the release of its time zones.",
     );
     text.sample(
@@ -100,7 +100,7 @@ fn versions(text: &mut Exposition, totals: &Totals) {
     );
     text.family(
         "tollgate_config_info",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The hash of the plans, equal on replicas that enforce the same plans.",
     );
     text.sample(
@@ -112,14 +112,14 @@ fn versions(text: &mut Exposition, totals: &Totals) {
 
 /// Writes counts of requests that are not decided by the plan that they name.
 fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
-    for &counter in Counter::ALL {
+    for &counter in LimiterCounter::ALL {
         let (name, help) = counter.metric();
-        text.single(name, Kind::Counter, help, totals.count(counter));
+        text.single(name, MetricKind::Counter, help, totals.count(counter));
     }
     const UNMATCHED: &str = "tollgate_envoy_unmatched_total";
     text.family(
         UNMATCHED,
-        Kind::Counter,
+        MetricKind::Counter,
         "Descriptors of Envoy that no rule matches, by what they got.",
     );
     for (outcome, count) in [Outcome::Allowed, Outcome::Denied]
@@ -134,7 +134,7 @@ fn joint_decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_joint_decisions_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Joint decisions by their outcome as a whole; their requests are in tollgate_decisions_total.",
     );
     for (outcome, count) in JOINT_OUTCOMES.iter().zip(totals.joint) {
@@ -146,7 +146,7 @@ fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
     const NAME: &str = "tollgate_admin_calls_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Calls of the admin service by method and status code.",
     );
     for (method, code, count) in calls.counts() {
@@ -154,34 +154,34 @@ fn admin_calls(text: &mut Exposition, calls: &AdminCalls) {
     }
 }
 
-fn certificate(text: &mut Exposition, status: &tls::Status) {
+fn certificate(text: &mut Exposition, status: &tls::TlsStatus) {
     certificate_reloads(text, status);
     text.single(
         "tollgate_tls_not_after_timestamp_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "When the certificate that is served expires, in seconds since 1970.",
         status.not_after,
     );
     text.single(
         "tollgate_tls_failed_handshakes_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Connections closed because their TLS handshake failed or took too long.",
         status.failed_handshakes,
     );
 }
 
-fn certificate_reloads(text: &mut Exposition, status: &tls::Status) {
+fn certificate_reloads(text: &mut Exposition, status: &tls::TlsStatus) {
     const NAME: &str = "tollgate_tls_reloads_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Certificate reloads since the start; after a failure the old certificate stays.",
     );
     text.sample(NAME, &[("result", "success")], status.taken_up);
     text.sample(NAME, &[("result", "failure")], status.refused);
     text.single(
         "tollgate_tls_last_reload_successful",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "0 while the changed TLS files cannot be used.",
         u8::from(!status.last_refused),
     );
@@ -191,14 +191,14 @@ fn reloads(text: &mut Exposition, reloads: &Reloads) {
     const NAME: &str = "tollgate_config_reloads_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Config reloads since the start; after a failure the old plans stay.",
     );
     text.sample(NAME, &[("result", "success")], reloads.taken_up);
     text.sample(NAME, &[("result", "failure")], reloads.refused);
     text.single(
         "tollgate_config_last_reload_successful",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "0 while the config file has an error.",
         u8::from(!reloads.last_refused),
     );
@@ -208,7 +208,7 @@ fn decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_decisions_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Decisions by plan, outcome and decider.",
     );
     for (plan_index, plan) in totals.snapshot().plans().iter().enumerate() {
@@ -264,7 +264,7 @@ fn store(text: &mut Exposition, totals: &Totals) {
     const ERRORS: &str = "tollgate_store_errors_total";
     text.family(
         ERRORS,
-        Kind::Counter,
+        MetricKind::Counter,
         "Requests that the store could not decide, by kind of failure.",
     );
     for (kind, count) in StoreError::KINDS.iter().zip(totals.store_errors) {
@@ -272,7 +272,7 @@ fn store(text: &mut Exposition, totals: &Totals) {
     }
     text.single(
         "tollgate_inflight_requests",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Requests that wait for Redis.",
         totals.waiting,
     );
@@ -281,13 +281,13 @@ fn store(text: &mut Exposition, totals: &Totals) {
 fn deny_cache(text: &mut Exposition, totals: &Totals) {
     text.single(
         "tollgate_deny_cache_hits_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Requests denied by a remembered denial.",
         totals.decided_by(DecidedBy::DenyCache),
     );
     text.single(
         "tollgate_deny_cache_entries",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Remembered denials, including those that are over and not yet replaced.",
         totals.deny_cache_entries,
     );
@@ -300,13 +300,13 @@ fn nodes(text: &mut Exposition, stores: &StoreRegistry) {
     }
     text.single(
         "tollgate_degraded",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "1 while the breaker of a connection to Redis is not closed.",
         u8::from(stores.state().is_out()),
     );
     text.single(
         "tollgate_store_reached",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "0 until a connection to Redis was usable; then 1 until the end of the process.",
         u8::from(stores.was_reached()),
     );
@@ -320,7 +320,7 @@ fn joint_undos(text: &mut Exposition, undos: JointUndos) {
     const NAME: &str = "tollgate_joint_undos_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Requests charged on a Redis Cluster and undone since another of their joint decision was denied; unknown: no answer, or refused.",
     );
     text.sample(NAME, &[("result", "done")], undos.done);
@@ -331,7 +331,7 @@ fn node_connections(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>)
     const CONNECTIONS: &str = "tollgate_store_connections";
     text.family(
         CONNECTIONS,
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Connections to each Redis server by the state of their breaker; only those with a closed breaker are used.",
     );
     for (node, health) in nodes {
@@ -360,7 +360,7 @@ fn node_counters(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
         ),
     ];
     for (name, help, count) in counters {
-        text.family(name, Kind::Counter, help);
+        text.family(name, MetricKind::Counter, help);
         nodes
             .iter()
             .for_each(|(node, health)| text.sample(name, &[("node", node)], count(health)));
@@ -368,7 +368,7 @@ fn node_counters(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
 }
 
 fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {
-    text.family(name, Kind::Histogram, help);
+    text.family(name, MetricKind::Histogram, help);
     let (bucket, mut count) = (format!("{name}_bucket"), 0);
     for (bound_ns, within) in BOUNDS_NS.iter().zip(timings.buckets) {
         count += within;

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use super::call::{Call, Names};
+use super::call::{CallPath, ParameterNames};
 use super::sources::{is_parameter_name, whole_number};
 use super::subject::{CheckSettings, RequestParts, Subjects};
 use crate::limiter::RequestId;
@@ -77,7 +77,7 @@ pub(super) struct RequestFields {
 
 /// The given parameters. Those of the check itself have the right types; no bounds are checked yet.
 #[derive(Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct ParameterFields {
     pub given: Given,
     deny_status: Option<u16>,
     peek: Option<bool>,
@@ -89,11 +89,11 @@ pub(super) struct Fields {
 
 /// Parameters that the config names as sources, and those about holds, as they were given; each once.
 #[derive(Debug, Default)]
-pub(super) struct Given(Vec<(String, Value)>);
+pub(super) struct Given(Vec<(String, ParameterValue)>);
 
 /// The value of a parameter.
 #[derive(Debug)]
-enum Value {
+enum ParameterValue {
     /// In a query or a form, which have texts alone.
     Untyped(String),
     /// A text in JSON.
@@ -103,7 +103,7 @@ enum Value {
 }
 
 impl Given {
-    fn get(&self, name: &str) -> Option<&Value> {
+    fn get(&self, name: &str) -> Option<&ParameterValue> {
         let found = self.0.iter().find(|(given, _)| given == name);
         found.map(|(_, value)| value)
     }
@@ -112,8 +112,10 @@ impl Given {
     pub(super) fn text(&self, name: &str) -> Result<Option<String>, String> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Untyped(text) | Value::Text(text)) => Ok(Some(text.clone())),
-            Some(Value::Number(number)) => {
+            Some(ParameterValue::Untyped(text) | ParameterValue::Text(text)) => {
+                Ok(Some(text.clone()))
+            }
+            Some(ParameterValue::Number(number)) => {
                 Err(format!("{name} is the number {number}; send it as a text"))
             }
         }
@@ -123,9 +125,9 @@ impl Given {
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, String> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Number(number)) => Ok(Some(*number)),
-            Some(Value::Untyped(text)) => parse_cost(name, text).map(Some),
-            Some(Value::Text(text)) => Err(format!(
+            Some(ParameterValue::Number(number)) => Ok(Some(*number)),
+            Some(ParameterValue::Untyped(text)) => parse_cost(name, text).map(Some),
+            Some(ParameterValue::Text(text)) => Err(format!(
                 "{name} is the text {text:?}, expected u64: a whole number without quotes"
             )),
         }
@@ -146,21 +148,21 @@ enum Plus {
     Space,
 }
 
-impl Fields {
+impl ParameterFields {
     /// Reads a query. `names` say which parameters there are. Errors, also of the functions below: a sentence that says what
     /// is wrong and what would be right.
-    pub(super) fn from_query(query: &str, names: Names<'_>) -> Result<Self, String> {
+    pub(super) fn from_query(query: &str, names: ParameterNames<'_>) -> Result<Self, String> {
         Self::from_pairs(query, Plus::Literal, names)
     }
 
     /// Reads a body of type `application/x-www-form-urlencoded`.
-    pub(super) fn from_form(body: &[u8], names: Names<'_>) -> Result<Self, String> {
+    pub(super) fn from_form(body: &[u8], names: ParameterNames<'_>) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| "the form is no UTF-8".to_owned())?;
         Self::from_pairs(text, Plus::Space, names)
     }
 
     /// Reads a body of type `application/json`.
-    pub(super) fn from_json(body: &[u8], names: Names<'_>) -> Result<Self, String> {
+    pub(super) fn from_json(body: &[u8], names: ParameterNames<'_>) -> Result<Self, String> {
         json::parse(body, names)
     }
 
@@ -178,7 +180,7 @@ impl Fields {
         })
     }
 
-    fn from_pairs(text: &str, plus: Plus, names: Names<'_>) -> Result<Self, String> {
+    fn from_pairs(text: &str, plus: Plus, names: ParameterNames<'_>) -> Result<Self, String> {
         let mut fields = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -192,13 +194,13 @@ impl Fields {
                 "peek" => {
                     fields.peek = at_most_one(name, fields.peek, Some(parse_peek(&value()?)?))?
                 }
-                _ => fields.add(name, Value::Untyped(value()?))?,
+                _ => fields.add(name, ParameterValue::Untyped(value()?))?,
             }
         }
         Ok(fields)
     }
 
-    fn add(&mut self, name: &str, value: Value) -> Result<(), String> {
+    fn add(&mut self, name: &str, value: ParameterValue) -> Result<(), String> {
         if self.given.has(name) {
             return Err(given_twice(name));
         }
@@ -257,7 +259,7 @@ impl Fields {
     /// fields and the address of the peer.
     pub(super) fn hold(
         self,
-        call: Call,
+        call: CallPath,
         settings: &CheckSettings,
         (headers, peer): (&HeaderMap, Option<IpAddr>),
     ) -> Result<HoldParameters, String> {
@@ -274,7 +276,7 @@ impl Fields {
             has_cost: call.has_cost(),
         })?;
         let id = match (self.id()?, call) {
-            (None, Call::Record) => None,
+            (None, CallPath::Record) => None,
             (None, _) => Some(RequestId::new("")?),
             (id, _) => id,
         };
@@ -284,7 +286,7 @@ impl Fields {
             if cost == 0 {
                 return Err("cost is 0: send 1 or more, or leave it out for 1".to_owned());
             }
-            if call == Call::Record {
+            if call == CallPath::Record {
                 check_used("cost", cost)?;
             }
         }
@@ -415,7 +417,7 @@ fn given_twice(name: &str) -> String {
 }
 
 /// What is wrong with a parameter that no source names. It is repeated only if it could be the name of one.
-fn not_taken(name: &str, names: Names<'_>) -> String {
+fn not_taken(name: &str, names: ParameterNames<'_>) -> String {
     names.not_taken(name).unwrap_or_else(|| {
         let shown = if is_parameter_name(name) {
             format!(", {name}")
@@ -472,8 +474,8 @@ fn deny_status(code: u16) -> Result<StatusCode, String> {
 mod tests {
     use super::*;
 
-    fn of_check(subjects: &Subjects) -> Names<'_> {
-        Names::of_check(subjects)
+    fn of_check(subjects: &Subjects) -> ParameterNames<'_> {
+        ParameterNames::of_check(subjects)
     }
     use tollgate_core::plan::NAME_BYTES_MAX;
 
@@ -488,23 +490,26 @@ mod tests {
     }
 
     /// By the default settings.
-    fn check(fields: Fields) -> Result<Parameters, String> {
+    fn check(fields: ParameterFields) -> Result<Parameters, String> {
         fields.check(&CheckSettings::default(), &HeaderMap::new(), None)
     }
 
     fn from_query(query: &str) -> Result<Parameters, String> {
-        check(Fields::from_query(query, of_check(&Subjects::default()))?)
+        check(ParameterFields::from_query(
+            query,
+            of_check(&Subjects::default()),
+        )?)
     }
 
     fn from_form(form: &str) -> Result<Parameters, String> {
-        check(Fields::from_form(
+        check(ParameterFields::from_form(
             form.as_bytes(),
             of_check(&Subjects::default()),
         )?)
     }
 
     fn from_json(json: &str) -> Result<Parameters, String> {
-        check(Fields::from_json(
+        check(ParameterFields::from_json(
             json.as_bytes(),
             of_check(&Subjects::default()),
         )?)
@@ -646,8 +651,11 @@ mod tests {
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
         let of = |query, body: &str| {
             let subjects = Subjects::default();
-            Fields::from_query(query, of_check(&subjects))?
-                .merged(Fields::from_json(body.as_bytes(), of_check(&subjects))?)
+            ParameterFields::from_query(query, of_check(&subjects))?
+                .merged(ParameterFields::from_json(
+                    body.as_bytes(),
+                    of_check(&subjects),
+                )?)
                 .and_then(check)
         };
         let found = of("plan=p&deny_status=403", r#"{"key":"a"}"#).unwrap();
@@ -743,9 +751,9 @@ mod tests {
                 .map(|byte| WORDS[usize::from(*byte) % WORDS.len()])
                 .collect();
             let settings = CheckSettings::default();
-            for call in Call::ALL {
+            for call in CallPath::ALL {
                 let subjects = Some(&settings.subjects);
-                let read = Fields::from_json(bytes, Names { call, subjects });
+                let read = ParameterFields::from_json(bytes, ParameterNames { call, subjects });
                 let nobody = (&HeaderMap::new(), None);
                 let asked = read.and_then(|fields| fields.hold(call, &settings, nobody));
                 assert!(asked.map_or_else(|sentence| !sentence.is_empty(), |_| true));

@@ -32,7 +32,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// The step that a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ConnectionStep {
     /// The head of a request is awaited.
     Head,
     /// The request is received and answered.
@@ -43,7 +43,7 @@ pub(super) enum Step {
     Linger,
 }
 
-impl Step {
+impl ConnectionStep {
     fn time_limit(self) -> Duration {
         match self {
             Self::Head => HEAD_TIMEOUT,
@@ -55,7 +55,7 @@ impl Step {
 }
 
 /// The current step of a connection, and since when.
-pub(super) struct Progress {
+pub(super) struct ConnectionProgress {
     current: Mutex<Current>,
     usage: Arc<Usage>,
     /// Notified when a new step may end before the timer does. Most do not, so a busy connection rarely sets its timer.
@@ -64,9 +64,9 @@ pub(super) struct Progress {
 
 #[derive(Clone, Copy)]
 struct Current {
-    step: Step,
+    step: ConnectionStep,
     since: Instant,
-    /// When the timer of [`Progress::overdue`] ends.
+    /// When the timer of [`ConnectionProgress::overdue`] ends.
     timer_at: Instant,
     /// The last bytes that were read, and those of the current request's body.
     read: Tail,
@@ -113,13 +113,13 @@ impl Current {
     }
 }
 
-impl Progress {
+impl ConnectionProgress {
     /// Starts at the start of a connection. Records in `usage` whether the connection is in use.
     pub(super) fn new(usage: Arc<Usage>) -> Self {
         let now = monotonic();
         let (read, body) = (Tail::default(), Tail::default());
         let current = Current {
-            step: Step::Head,
+            step: ConnectionStep::Head,
             since: now,
             timer_at: now,
             read,
@@ -134,7 +134,7 @@ impl Progress {
     }
 
     /// Records that the next step begins now.
-    pub(super) fn set_step(&self, step: Step) {
+    pub(super) fn set_step(&self, step: ConnectionStep) {
         let now = monotonic();
         let (before, is_earlier) = {
             let mut current = self.lock();
@@ -142,7 +142,10 @@ impl Progress {
             current.since = now;
             (before, current.due_at() < current.timer_at)
         };
-        match (before == Step::Answer, step == Step::Answer) {
+        match (
+            before == ConnectionStep::Answer,
+            step == ConnectionStep::Answer,
+        ) {
             (false, true) => self.usage.begin(),
             (true, false) => self.usage.end(),
             _ => {}
@@ -158,7 +161,7 @@ impl Progress {
             let mut current = self.lock();
             (current.body, current.has_body) = (Tail::default(), has_body);
         }
-        self.set_step(Step::Answer);
+        self.set_step(ConnectionStep::Answer);
     }
 
     /// Records that the answer is made. When the last bytes that were read end neither a head nor this request's body, they
@@ -169,7 +172,11 @@ impl Progress {
             .into_iter()
             .chain([current.body])
             .any(|end| current.read.ends_with(end));
-        self.set_step(if ends { Step::Idle } else { Step::Head });
+        self.set_step(if ends {
+            ConnectionStep::Idle
+        } else {
+            ConnectionStep::Head
+        });
     }
 
     /// Records that these bytes were read.
@@ -179,8 +186,8 @@ impl Progress {
             current.read.add(bytes);
             current.step
         };
-        if step == Step::Idle {
-            self.set_step(Step::Head);
+        if step == ConnectionStep::Idle {
+            self.set_step(ConnectionStep::Head);
         }
     }
 
@@ -192,7 +199,7 @@ impl Progress {
     /// Whether there may be bytes of the peer that nobody has read: of a head that was refused, or of a body.
     pub(super) fn may_have_unread(&self) -> bool {
         let current = self.lock();
-        current.has_body || current.step == Step::Head
+        current.has_body || current.step == ConnectionStep::Head
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
@@ -200,7 +207,7 @@ impl Progress {
     }
 
     /// The time that is left for the current step, and the step. Records that the timer is set to its end.
-    fn set_timer(&self) -> (Duration, Step) {
+    fn set_timer(&self) -> (Duration, ConnectionStep) {
         let mut current = self.lock();
         current.timer_at = current.due_at();
         (
@@ -210,7 +217,7 @@ impl Progress {
     }
 
     /// Waits until a step takes too long, and returns that step.
-    pub(super) async fn overdue(&self) -> Step {
+    pub(super) async fn overdue(&self) -> ConnectionStep {
         loop {
             let (left, step) = self.set_timer();
             if left.is_zero() {
@@ -222,16 +229,16 @@ impl Progress {
     }
 }
 
-/// The body of an answer, which reports its end to [`Progress`].
+/// The body of an answer, which reports its end to [`ConnectionProgress`].
 pub(super) struct TrackedBody {
     body: Body,
     /// The rest of a frame that is larger than a chunk.
     rest: Bytes,
-    progress: Arc<Progress>,
+    progress: Arc<ConnectionProgress>,
 }
 
 impl TrackedBody {
-    pub(super) fn new(body: Body, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(body: Body, progress: Arc<ConnectionProgress>) -> Self {
         Self {
             body,
             rest: Bytes::new(),

@@ -11,7 +11,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::call::Call;
+use super::call::CallPath;
 use super::host::Hosts;
 use super::{AppState, metrics, status};
 use tollgate_store::clock::monotonic;
@@ -36,7 +36,7 @@ pub(super) enum Paths {
 impl Paths {
     /// What a request for any other path is told.
     fn not_found(self, with_status: bool) -> String {
-        let of_workers = Call::ALL.map(Call::path);
+        let of_workers = CallPath::ALL.map(CallPath::path);
         let (first, more): (&[_], &[_]) = match (self, with_status) {
             (Self::All, false) => (&of_workers, &["/healthz", "/readyz", "/metrics"]),
             (Self::All, true) => (&of_workers, &["/healthz", "/readyz", "/metrics", "/status"]),

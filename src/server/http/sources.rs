@@ -39,7 +39,7 @@ pub enum Source {
 
 /// The part of a subject that a source is for. It says which sources there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum SubjectPart {
     /// Who is counted.
     Key,
     /// The plan that decides.
@@ -72,24 +72,24 @@ impl Source {
                 parts.len()
             ));
         }
-        let parse = |part| Self::parse(part, Part::Key, only);
+        let parse = |part| Self::parse(part, SubjectPart::Key, only);
         parts.into_iter().map(parse).collect()
     }
 
     /// Parses a source of a part.
-    pub fn parse(text: &str, part: Part, only: Option<&str>) -> Result<Self, String> {
+    pub fn parse(text: &str, part: SubjectPart, only: Option<&str>) -> Result<Self, String> {
         let (kind, name) = text.split_once(':').unwrap_or((text, ""));
         match (kind, part) {
             ("param", _) if only.is_none_or(|only| only == name) => {
                 parameter_name(name).map(Self::Parameter)
             }
             ("header", _) => header_name(name).map(Self::Header),
-            ("client_address", Part::Key) if text == kind => Ok(Self::ClientAddress),
-            ("default", Part::Plan) => match check_name(name) {
+            ("client_address", SubjectPart::Key) if text == kind => Ok(Self::ClientAddress),
+            ("default", SubjectPart::Plan) => match check_name(name) {
                 Ok(()) => Ok(Self::Default(name.into())),
                 Err(error) => Err(format!("names a plan that {error}")),
             },
-            ("default", Part::Cost) => match whole_number(name).map(Cost::new) {
+            ("default", SubjectPart::Cost) => match whole_number(name).map(Cost::new) {
                 Some(Ok(_)) => Ok(Self::Default(name.into())),
                 _ => Err("names no cost; write a whole number, 1 or more".to_owned()),
             },
@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-impl Part {
+impl SubjectPart {
     /// What is wrong with a source of another kind. `name` is that of a parameter.
     fn right(self, name: &str) -> String {
         match self {

@@ -60,11 +60,11 @@ pub struct StatusSources {
 }
 
 /// The state of the page.
-pub(super) struct Status {
+pub(super) struct StatusEndpoint {
     sources: StatusSources,
     started_at: Instant,
     /// The headers and the text of the page.
-    page: page::Page,
+    page: page::StatusPage,
     /// Locked while figures are written.
     samples: Mutex<Samples>,
     history: std::sync::Mutex<History>,
@@ -76,18 +76,18 @@ pub(super) struct Status {
 
 /// How keys are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keys {
+enum KeyDisplay {
     Hashed,
     Clear,
 }
 
-impl Status {
+impl StatusEndpoint {
     pub(super) fn new(sources: StatusSources) -> Self {
         let cache = || RenderingCache::new(FRESH_FOR, 0);
         Self {
             sources,
             started_at: monotonic(),
-            page: page::Page::new(),
+            page: page::StatusPage::new(),
             samples: Mutex::default(),
             history: std::sync::Mutex::default(),
             hashed: cache(),
@@ -103,9 +103,9 @@ impl Status {
     }
 
     /// How keys are shown to the sender of these headers. Errors: the answer to a token that does not count.
-    async fn keys_for(&self, headers: &HeaderMap) -> Result<Keys, Response> {
+    async fn keys_for(&self, headers: &HeaderMap) -> Result<KeyDisplay, Response> {
         let Some(offered) = headers.get(AUTHORIZATION) else {
-            return Ok(Keys::Hashed);
+            return Ok(KeyDisplay::Hashed);
         };
         let Some(file) = &self.sources.token else {
             return Err(unauthorized(
@@ -116,7 +116,7 @@ impl Status {
             return Err(explain::busy());
         };
         match file.admits_bearer(offered.as_bytes()).await {
-            Ok(true) => Ok(Keys::Clear),
+            Ok(true) => Ok(KeyDisplay::Clear),
             Ok(false) => Err(unauthorized("this is not the admin token")),
             Err(_) => Err(unauthorized("this server has no admin token at the moment")),
         }
@@ -175,8 +175,8 @@ async fn show_figures(State(state): State<Arc<AppState>>, headers: HeaderMap) ->
 }
 
 /// The figures, written anew or by another viewer a moment ago.
-async fn figures(sources: &MetricSources, status: &Status, keys: Keys) -> Bytes {
-    let cache = if keys == Keys::Clear {
+async fn figures(sources: &MetricSources, status: &StatusEndpoint, keys: KeyDisplay) -> Bytes {
+    let cache = if keys == KeyDisplay::Clear {
         &status.clear
     } else {
         &status.hashed

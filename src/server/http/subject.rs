@@ -340,8 +340,8 @@ fn joined(mut parts: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::Names;
-    use super::super::parameters::Fields;
+    use super::super::call::ParameterNames;
+    use super::super::parameters::ParameterFields;
     use super::*;
 
     const X_USER: HeaderName = HeaderName::from_static("x-user");
@@ -368,7 +368,11 @@ mod tests {
             );
         }
         let found = settings.requests(RequestParts {
-            parameters: &Fields::from_query(query, Names::of_check(&settings.subjects))?.given,
+            parameters: &ParameterFields::from_query(
+                query,
+                ParameterNames::of_check(&settings.subjects),
+            )?
+            .given,
             headers: &headers,
             peer: Some("192.0.2.1".parse().unwrap()),
             has_cost: true,

@@ -1,4 +1,4 @@
-//! A connection whose reads are reported to [`Progress`], and which is closed so that the peer sees the last answer.
+//! A connection whose reads are reported to [`ConnectionProgress`], and which is closed so that the peer sees the last answer.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::progress::{Progress, Step};
+use super::progress::{ConnectionProgress, ConnectionStep};
 use crate::transport::Socket;
 
 /// Most bytes that are dropped of a closed connection: the largest head that a gateway takes, several times.
@@ -20,16 +20,16 @@ const DROP_BYTES: usize = 8 << 10;
 ///
 /// A request may be refused before all of it was read. A socket that is closed with bytes unread is reset, and the peer may then
 /// never see the answer. So writing ends first, and what comes is dropped until the peer closes, within [`LINGER_BYTES_MAX`] and
-/// the time limit of [`Step::Linger`].
+/// the time limit of [`ConnectionStep::Linger`].
 pub(super) struct TrackedSocket {
     socket: Socket,
-    progress: Arc<Progress>,
+    progress: Arc<ConnectionProgress>,
     /// Bytes that may still be dropped; `None` until writing has ended.
     droppable: Option<usize>,
 }
 
 impl TrackedSocket {
-    pub(super) fn new(socket: Socket, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(socket: Socket, progress: Arc<ConnectionProgress>) -> Self {
         Self {
             socket,
             progress,
@@ -88,7 +88,7 @@ impl AsyncWrite for TrackedSocket {
                 if !this.progress.may_have_unread() {
                     return Poll::Ready(Ok(()));
                 }
-                this.progress.set_step(Step::Linger);
+                this.progress.set_step(ConnectionStep::Linger);
                 LINGER_BYTES_MAX
             }
         };
@@ -106,14 +106,14 @@ impl AsyncWrite for TrackedSocket {
     }
 }
 
-/// The body of a request, whose bytes are reported to [`Progress`].
+/// The body of a request, whose bytes are reported to [`ConnectionProgress`].
 pub(super) struct TrackedRequestBody {
     body: Incoming,
-    progress: Arc<Progress>,
+    progress: Arc<ConnectionProgress>,
 }
 
 impl TrackedRequestBody {
-    pub(super) fn new(body: Incoming, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(body: Incoming, progress: Arc<ConnectionProgress>) -> Self {
         Self { body, progress }
     }
 }

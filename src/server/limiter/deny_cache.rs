@@ -57,12 +57,12 @@ pub(super) struct DenyCache {
     /// When the last denial ends. Read without the lock, so that a cache without denials in force costs nothing more. A reader
     /// that misses a denial just remembered asks the store.
     holds_until_us: AtomicU64,
-    table: Mutex<Table>,
+    table: Mutex<DenialTable>,
 }
 
 #[derive(Default)]
-struct Table {
-    entries: Vec<Entry>,
+struct DenialTable {
+    entries: Vec<DenialEntry>,
     /// Indices into `entries`, by hash.
     by_name: HashTable<u32>,
     /// Index of the next entry to check for reuse.
@@ -82,7 +82,7 @@ struct Forgotten {
     all_at_us: Option<u64>,
 }
 
-struct Entry {
+struct DenialEntry {
     plan: Arc<Plan>,
     key: Key,
     /// See [`cost_class`].
@@ -148,7 +148,7 @@ impl DenyCache {
             return;
         }
         let wait_us = verdict.wait_us(check.plan.limits(), check.cost.units());
-        let entry = Entry {
+        let entry = DenialEntry {
             plan: check.plan.clone(),
             key: check.key.clone(),
             cost_class: cost_class(&check.plan, check.cost),
@@ -193,7 +193,7 @@ impl DenyCache {
         self.hasher.hash_one((counts_as, key))
     }
 
-    fn is_forgotten(&self, forgotten: &Forgotten, entry: &Entry) -> bool {
+    fn is_forgotten(&self, forgotten: &Forgotten, entry: &DenialEntry) -> bool {
         let at_us = forgotten
             .at_us
             .get(&self.subject(&entry.plan.counts_as, &entry.key))
@@ -203,7 +203,7 @@ impl DenyCache {
             .is_some_and(|at_us| entry.asked_us <= at_us)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, DenialTable> {
         // After a panic, at worst an entry is not found, and the store is asked.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,8 +218,8 @@ fn cost_class(plan: &Plan, cost: Cost) -> u64 {
     }
 }
 
-impl Table {
-    fn find(&self, hash: u32, check: &Check) -> Option<&Entry> {
+impl DenialTable {
+    fn find(&self, hash: u32, check: &Check) -> Option<&DenialEntry> {
         let index = self.by_name.find(spread(hash), |index| {
             self.entries[*index as usize].is_of(check)
         })?;
@@ -230,7 +230,7 @@ impl Table {
         clippy::cast_possible_truncation,
         reason = "indices are below DENY_CACHE_MAX"
     )]
-    fn put(&mut self, entry: Entry, check: &Check, entries_max: usize) {
+    fn put(&mut self, entry: DenialEntry, check: &Check, entries_max: usize) {
         let hash = spread(entry.hash);
         let known = self
             .by_name
@@ -280,7 +280,7 @@ impl Table {
         }
     }
 
-    fn append(&mut self, entry: Entry, entries_max: usize) -> usize {
+    fn append(&mut self, entry: DenialEntry, entries_max: usize) -> usize {
         let length = self.entries.len();
         if length == self.entries.capacity() {
             let more = (length / GROWTH_DIVISOR)
@@ -318,7 +318,7 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
-impl Entry {
+impl DenialEntry {
     fn is_of(&self, check: &Check) -> bool {
         Arc::ptr_eq(&self.plan, &check.plan)
             && self.key == check.key

@@ -130,11 +130,11 @@ struct FoundDescriptor {
     limit_override: Option<LimitOverride>,
     refunds: bool,
     is_unmatched: bool,
-    state: State,
+    state: DescriptorState,
 }
 
 /// How far a descriptor is decided.
-enum State {
+enum DescriptorState {
     /// The plan is to be asked this.
     Check(Check),
     /// No plan decides it.
@@ -146,7 +146,7 @@ enum State {
 
 /// Where descriptors are decided: the plans, and the domain.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct DecidingDomain<'a> {
     worker_plans: &'a WorkerPlans,
     name: &'a str,
     domain: &'a Domain,
@@ -173,7 +173,7 @@ impl<S: Store> Limiter<S> {
         if caller.is_some_and(|caller| caller.left().is_zero()) {
             return Err(Refusal::CallerDeadline.into());
         }
-        let place = Place {
+        let place = DecidingDomain {
             worker_plans: &worker_plans,
             name: domain,
             domain: rules.domain(domain)?,
@@ -203,20 +203,22 @@ impl<S: Store> Limiter<S> {
     /// Decides each descriptor by itself, in one store call.
     async fn decide_each(
         &self,
-        place: Place<'_>,
+        place: DecidingDomain<'_>,
         mut found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
         let (started_at, mut checks) = (self.call_start(), Vec::with_capacity(found.len()));
         for found in &mut found {
-            let State::Check(check) = std::mem::replace(&mut found.state, State::Unmatched) else {
+            let DescriptorState::Check(check) =
+                std::mem::replace(&mut found.state, DescriptorState::Unmatched)
+            else {
                 continue;
             };
             let plans = found.counted_in(place);
             found.state = match self.decide_without_store(plans, &check, started_at) {
-                Some(decision) => State::Decided(decision),
+                Some(decision) => DescriptorState::Decided(decision),
                 None => {
                     checks.push(check);
-                    State::Pending(checks.len() - 1)
+                    DescriptorState::Pending(checks.len() - 1)
                 }
             };
         }
@@ -232,7 +234,7 @@ impl<S: Store> Limiter<S> {
     /// plan's policy decides. That is not a fault of the store.
     async fn decide_pending(
         &self,
-        place: Place<'_>,
+        place: DecidingDomain<'_>,
         found: &mut [FoundDescriptor],
         (checks, started_at): (&[Check], Option<Instant>),
     ) -> Result<(), Refusal> {
@@ -241,7 +243,7 @@ impl<S: Store> Limiter<S> {
         let took = self.record_call_time(started_at);
         drop(waiting);
         for found in found {
-            let State::Pending(check_index) = found.state else {
+            let DescriptorState::Pending(check_index) = found.state else {
                 continue;
             };
             let (plans, check) = (found.counted_in(place), &checks[check_index]);
@@ -262,17 +264,19 @@ impl<S: Store> Limiter<S> {
             if check.mode == Mode::Refund {
                 self.forget_denials(&check.plan.counts_as, &check.key);
             }
-            found.state = State::Decided(decision);
+            found.state = DescriptorState::Decided(decision);
         }
         Ok(())
     }
 
     /// The decision on a descriptor. One that no rule matches is counted.
-    fn finish(&self, place: Place<'_>, found: FoundDescriptor) -> DescriptorDecision {
+    fn finish(&self, place: DecidingDomain<'_>, found: FoundDescriptor) -> DescriptorDecision {
         let mut decision = match found.state {
-            State::Decided(decision) => decision,
+            DescriptorState::Decided(decision) => decision,
             // Nothing else is left of those that no plan decides.
-            State::Unmatched | State::Check(_) | State::Pending(_) => place.unmatched(),
+            DescriptorState::Unmatched
+            | DescriptorState::Check(_)
+            | DescriptorState::Pending(_) => place.unmatched(),
         };
         if found.refunds {
             decision.outcome = Outcome::Allowed;
@@ -289,7 +293,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-impl Place<'_> {
+impl DecidingDomain<'_> {
     /// Finds what decides a descriptor.
     fn find(&self, descriptor: Descriptor) -> FoundDescriptor {
         let Descriptor {
@@ -319,8 +323,8 @@ impl Place<'_> {
             _ => Mode::Charge,
         };
         let state = match &plan {
-            None => State::Unmatched,
-            Some(plan) => State::Check(Check {
+            None => DescriptorState::Unmatched,
+            Some(plan) => DescriptorState::Check(Check {
                 key,
                 plan: plan.clone(),
                 cost: cost(units, mode),
@@ -363,7 +367,7 @@ impl<S> Limiter<S> {
 }
 
 impl FoundDescriptor {
-    fn counted_in<'a>(&self, place: Place<'a>) -> CountedPlan<'a> {
+    fn counted_in<'a>(&self, place: DecidingDomain<'a>) -> CountedPlan<'a> {
         CountedPlan {
             worker_plans: place.worker_plans,
             index: self.plan_index,

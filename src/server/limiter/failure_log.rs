@@ -15,12 +15,12 @@ const PRESENT_FOR: Duration = Duration::from_secs(15);
 /// Counts failures by kind, and logs those of one kind together.
 pub(super) struct FailureLog {
     throttles: [LogThrottle; StoreError::KINDS.len()],
-    refusals: Mutex<Option<Refusals>>,
+    refusals: Mutex<Option<StoreRefusals>>,
 }
 
 /// Refusals of a store that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusals {
+pub(super) struct StoreRefusals {
     /// When the first was logged.
     pub since: Instant,
     last: Instant,
@@ -50,7 +50,7 @@ impl FailureLog {
     fn keep(&self, error: &StoreError, now: Instant) {
         if let StoreError::Refused(_) | StoreError::InvalidReply(_) | StoreError::Full = error {
             let since = self.refusals(now).map_or(now, |refusals| refusals.since);
-            let refusals = Refusals {
+            let refusals = StoreRefusals {
                 since,
                 last: now,
                 error: error.clone(),
@@ -60,7 +60,7 @@ impl FailureLog {
     }
 
     /// The refusals that go on at present.
-    pub(super) fn refusals(&self, now: Instant) -> Option<Refusals> {
+    pub(super) fn refusals(&self, now: Instant) -> Option<StoreRefusals> {
         let refusals = self
             .refusals
             .lock()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Limiter;
-use super::metrics::{Counter, WorkerPlans};
+use super::metrics::{LimiterCounter, WorkerPlans};
 use tollgate_core::decision::Decision;
 use tollgate_core::key::Key;
 use tollgate_core::plan::{OverrideSource, Plan, PlanOverride, UnknownPlan};
@@ -73,10 +73,10 @@ impl<S> Limiter<S> {
             found_by.is_other = true;
             let default = plans.default_plan();
             let by_default = usize::from(default.is_some());
-            self.worker.metrics.count(Counter::UnknownPlans, 1);
+            self.worker.metrics.count(LimiterCounter::UnknownPlans, 1);
             self.worker
                 .metrics
-                .count(Counter::ByDefaultPlan, by_default);
+                .count(LimiterCounter::ByDefaultPlan, by_default);
             self.common
                 .unknown_plans
                 .log(plans, &unknown, self.common.clock.monotonic());

@@ -11,7 +11,7 @@ use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::holds::needs_no_reserve;
 use super::store_call::candidate_check;
 use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
-use super::{CallerDeadline, CountedPlan, Counter, Found, FoundBy, Limiter};
+use super::{CallerDeadline, CountedPlan, Found, FoundBy, Limiter, LimiterCounter};
 use super::{PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
@@ -74,7 +74,7 @@ impl From<Refusal> for JointRefusal {
 }
 
 /// A request with its plan, and what is known of it without the store.
-pub(super) struct Part {
+pub(super) struct PlannedRequest {
     /// The index of the plan that counts it, if one of the config does.
     plan_index: Option<usize>,
     found_by: FoundBy,
@@ -133,7 +133,7 @@ impl<S: Store> Limiter<S> {
         &self,
         worker_plans: &WorkerPlans,
         checks: Vec<Check<String>>,
-    ) -> Result<Vec<Part>, JointRefusal> {
+    ) -> Result<Vec<PlannedRequest>, JointRefusal> {
         let find = |(index, check)| {
             let found = self.find_plan(worker_plans, check);
             found.map_err(|unknown| JointRefusal {
@@ -152,14 +152,14 @@ impl<S: Store> Limiter<S> {
                 refusal,
             })?;
         }
-        Ok(Part::all(found))
+        Ok(PlannedRequest::all(found))
     }
 
     /// Decides parts together, and counts them. There is at least one.
     pub(super) async fn decide_parts(
         &self,
         worker_plans: &WorkerPlans,
-        parts: &[Part],
+        parts: &[PlannedRequest],
         wait_for: WaitFor,
     ) -> Result<JointDecision, Refusal> {
         let checks: Vec<Check> = parts
@@ -167,7 +167,8 @@ impl<S: Store> Limiter<S> {
             .filter(|part| part.known.is_none())
             .map(|part| part.check.clone())
             .collect();
-        let is_denied = |part: &Part| part.known.as_ref().is_some_and(|known| !known.allowed());
+        let is_denied =
+            |part: &PlannedRequest| part.known.as_ref().is_some_and(|known| !known.allowed());
         if checks.is_empty() || parts.iter().any(is_denied) {
             let by_plan = || Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None);
             let decisions = parts
@@ -238,7 +239,7 @@ impl<S: Store> Limiter<S> {
                 ..
             }))
             | Err(CallerDeadlinePassed) => {
-                let deadlines = Counter::CallerDeadlines;
+                let deadlines = LimiterCounter::CallerDeadlines;
                 self.worker.metrics.count(deadlines, checks.len());
                 Err(CallerDeadlinePassed)
             }
@@ -250,7 +251,7 @@ impl<S: Store> Limiter<S> {
     /// another one, is not asked: its subject was not charged, and neither is what is counted for the candidate.
     async fn ask_candidates(
         &self,
-        parts: &[Part],
+        parts: &[PlannedRequest],
         joint: &mut JointDecision,
         deadline: StoreDeadline,
     ) {
@@ -274,7 +275,7 @@ impl<S: Store> Limiter<S> {
     fn count_parts(
         &self,
         worker_plans: &WorkerPlans,
-        parts: &[Part],
+        parts: &[PlannedRequest],
         joint: &mut JointDecision,
         took: Duration,
     ) {
@@ -433,7 +434,7 @@ impl<S: Store> Limiter<S> {
 /// A check, with what counts it: the index of a plan of the config, if it is one, and how that was found.
 pub(super) type CountedCheck = (Option<usize>, FoundBy, Check);
 
-impl Part {
+impl PlannedRequest {
     /// The parts of a joint decision. Decides what needs no store.
     pub(super) fn all(found: Vec<CountedCheck>) -> Vec<Self> {
         let checks: Vec<&Check> = found.iter().map(|(.., check)| check).collect();

@@ -28,16 +28,16 @@ use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::plan::OverrideSource;
 use tollgate_store::StoreError;
 
-/// Makes [`Counter`] of one line for each: what it counts, its variant, and the name and help of its metric.
+/// Makes [`LimiterCounter`] of one line for each: what it counts, its variant, and the name and help of its metric.
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident: $name:literal, $help:literal;)*) => {
         /// What a limiter counts without a label. A line of `counters!` and one call of [`Metrics::count`] are all that it takes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Counter {
+        pub enum LimiterCounter {
             $($(#[$doc])* $variant,)*
         }
 
-        impl Counter {
+        impl LimiterCounter {
             /// Every counter, in the order of the metrics.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
@@ -69,7 +69,7 @@ counters! {
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Metrics {
-    counters: [AtomicU64; Counter::ALL.len()],
+    counters: [AtomicU64; LimiterCounter::ALL.len()],
     /// Descriptors that no rule matches: those that passed, and those that did not.
     unmatched: [AtomicU64; 2],
     joint: [AtomicU64; JOINT_OUTCOMES.len()],
@@ -104,13 +104,13 @@ impl Metrics {
                 }
                 self.durations.record(took);
             }
-            Mode::Peek => self.count(Counter::Peeks, 1),
+            Mode::Peek => self.count(LimiterCounter::Peeks, 1),
             Mode::Refund => {}
         }
     }
 
     /// Counts so many requests.
-    pub(super) fn count(&self, counter: Counter, requests: usize) {
+    pub(super) fn count(&self, counter: LimiterCounter, requests: usize) {
         add(&self.counters[counter as usize], requests as u64);
     }
 
@@ -144,7 +144,7 @@ impl Metrics {
 
     /// Counts requests as waiting for the store until the returned guard is dropped.
     pub(super) fn waiting(&self, requests: usize) -> impl Drop + '_ {
-        let waiting = Waiting {
+        let waiting = WaitingRequests {
             metrics: self,
             requests: requests as u64,
         };
@@ -153,12 +153,12 @@ impl Metrics {
     }
 }
 
-struct Waiting<'a> {
+struct WaitingRequests<'a> {
     metrics: &'a Metrics,
     requests: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequests<'_> {
     fn drop(&mut self) {
         self.metrics
             .waiting
@@ -183,7 +183,7 @@ pub struct Totals {
     decisions: CounterTotals,
     /// Reloads since the start.
     pub reloads: Reloads,
-    counters: [u64; Counter::ALL.len()],
+    counters: [u64; LimiterCounter::ALL.len()],
     /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
     pub unmatched: [u64; 2],
     /// Joint decisions, by [`JOINT_OUTCOMES`].
@@ -249,7 +249,7 @@ impl Totals {
     }
 
     /// Requests counted so.
-    pub fn count(&self, counter: Counter) -> u64 {
+    pub fn count(&self, counter: LimiterCounter) -> u64 {
         self.counters[counter as usize]
     }
 
@@ -335,7 +335,7 @@ mod tests {
         totals.add(&metrics);
         assert_eq!(
             (
-                totals.count(Counter::Peeks),
+                totals.count(LimiterCounter::Peeks),
                 totals.decided_by(DecidedBy::Store)
             ),
             (1, 1)

@@ -115,17 +115,17 @@ pub enum OverrideRefusal {
 
 /// Changes and lists the overrides of a process, and keeps up with its store. Clones share everything.
 #[derive(Clone)]
-pub struct Overrides(Arc<Parts>);
+pub struct Overrides(Arc<OverridesParts>);
 
-struct Parts {
+struct OverridesParts {
     limiter: Arc<Limiter<()>>,
     store: Backend,
     /// Held over an exchange with the store, so that each begins with what the one before it found. No decision waits for it.
-    turn: tokio::sync::Mutex<Turn>,
+    turn: tokio::sync::Mutex<StoreTurn>,
 }
 
 #[derive(Default)]
-struct Turn {
+struct StoreTurn {
     /// Index of the store that is asked; it advances after each failure.
     store: usize,
 }
@@ -137,12 +137,12 @@ enum Backend {
 }
 
 /// A store as it is asked once.
-enum Asked {
+enum AskedStore {
     Memory(Arc<MemoryOverrides>),
     Shared(Arc<dyn SharedStore>),
 }
 
-impl Asked {
+impl AskedStore {
     fn store(&self) -> &dyn OverrideStore {
         match self {
             Self::Memory(store) => &**store,
@@ -184,7 +184,7 @@ impl Overrides {
         } else {
             Backend::Shared(stores)
         };
-        Self(Arc::new(Parts {
+        Self(Arc::new(OverridesParts {
             limiter,
             store,
             turn: tokio::sync::Mutex::default(),
@@ -197,7 +197,7 @@ impl Overrides {
         let Backend::Memory(store) = &self.0.store else {
             unreachable!("tests have no Redis");
         };
-        Self(Arc::new(Parts {
+        Self(Arc::new(OverridesParts {
             limiter,
             store: Backend::Memory(store.clone()),
             turn: tokio::sync::Mutex::default(),
@@ -238,17 +238,22 @@ impl Overrides {
     }
 
     /// The store that is asked now.
-    fn asked(&self, turn: &Turn) -> Result<Asked, StoreError> {
+    fn asked(&self, turn: &StoreTurn) -> Result<AskedStore, StoreError> {
         match &self.0.store {
-            Backend::Memory(store) => Ok(Asked::Memory(store.clone())),
-            Backend::Shared(stores) => stores.one(turn.store).map(Asked::Shared).ok_or_else(|| {
-                StoreError::Unreachable("there is no store that replicas share".to_owned())
-            }),
+            Backend::Memory(store) => Ok(AskedStore::Memory(store.clone())),
+            Backend::Shared(stores) => {
+                stores
+                    .one(turn.store)
+                    .map(AskedStore::Shared)
+                    .ok_or_else(|| {
+                        StoreError::Unreachable("there is no store that replicas share".to_owned())
+                    })
+            }
         }
     }
 
     /// Reads what is set, and puts it in force.
-    async fn refresh(&self, turn: &Turn, until: Instant) -> Result<(), StoreError> {
+    async fn refresh(&self, turn: &StoreTurn, until: Instant) -> Result<(), StoreError> {
         let asked = self.asked(turn)?;
         let known = self.0.limiter.runtime_overrides();
         let set = asked.store().read_overrides(known.version, until).await?;
@@ -314,7 +319,7 @@ impl Overrides {
                 return Err(OverrideRefusal::Invalid(past.to_owned()));
             }
             check_room(known, &entry, now_us)?;
-            Ok(Step::Put(&name, new.expiry, &payload))
+            Ok(OverrideStep::Put(&name, new.expiry, &payload))
         };
         let written = self.change(&entry, new.if_version, decide).await?;
         written.ok_or_else(|| {
@@ -341,7 +346,7 @@ impl Overrides {
             existed = known.present(&entry, now_us).is_some() || known.has_unreadable(&entry);
             let snapshot = self.0.limiter.snapshot();
             match existed {
-                true => Ok(Step::Remove),
+                true => Ok(OverrideStep::Remove),
                 false
                     if snapshot
                         .plans()
@@ -351,7 +356,7 @@ impl Overrides {
                 {
                     Err(OverrideRefusal::OfFile)
                 }
-                false => Ok(Step::Nothing),
+                false => Ok(OverrideStep::Nothing),
             }
         };
         self.change(&entry, if_version, decide).await?;
@@ -364,7 +369,7 @@ impl Overrides {
         &self,
         entry: &PlanOverride,
         if_version: Option<u64>,
-        mut decide: impl FnMut(&RuntimeOverrides, u64) -> Result<Step<'a>, OverrideRefusal>,
+        mut decide: impl FnMut(&RuntimeOverrides, u64) -> Result<OverrideStep<'a>, OverrideRefusal>,
     ) -> Result<Option<Arc<PlanOverride>>, OverrideRefusal> {
         let until = self.until(CHANGE_TIMEOUT);
         let late = || OverrideRefusal::from(StoreError::Deadline(CHANGE_TIMEOUT));
@@ -383,9 +388,9 @@ impl Overrides {
                 return Err(OverrideRefusal::Version { present, expected });
             }
             let put = match decide(&known, now_us)? {
-                Step::Nothing => return Ok(None),
-                Step::Remove => None,
-                Step::Put(name, expiry, payload) => Some((name, expiry, payload)),
+                OverrideStep::Nothing => return Ok(None),
+                OverrideStep::Remove => None,
+                OverrideStep::Put(name, expiry, payload) => Some((name, expiry, payload)),
             };
             let removed = known.removed_with(entry, put.is_none(), now_us);
             let names: Vec<Vec<u8>> = removed
@@ -443,7 +448,7 @@ impl Overrides {
 }
 
 /// What to do with one override.
-enum Step<'a> {
+enum OverrideStep<'a> {
     /// Write it: its name, when it expires, and what it says.
     Put(&'a [u8], Expiry, &'a [u8]),
     Remove,

@@ -9,7 +9,7 @@ use futures_util::future::join;
 
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::uncounted::shadowed;
-use super::{Counter, Limiter};
+use super::{Limiter, LimiterCounter};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_store::{Check, Store, StoreError, Verdict};
@@ -104,7 +104,7 @@ impl<S: Store> Limiter<S> {
         answers.inspect_err(|CallerDeadlinePassed| {
             self.worker
                 .metrics
-                .count(Counter::CallerDeadlines, checks.len());
+                .count(LimiterCounter::CallerDeadlines, checks.len());
         })
     }
 }

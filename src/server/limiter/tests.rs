@@ -24,7 +24,7 @@ impl Clock for Clock0 {
     }
 }
 
-pub(super) const SETTINGS: Settings = Settings {
+pub(super) const SETTINGS: LimiterSettings = LimiterSettings {
     deadline: Duration::from_millis(25),
     expected_replicas: 3,
     deny_cache_entries: 100,
@@ -243,7 +243,7 @@ async fn decided_by_silent(
     let blamed: u64 = totals.store_errors.iter().sum();
     assert_eq!(
         (
-            totals.count(Counter::CallerDeadlines) + blamed,
+            totals.count(LimiterCounter::CallerDeadlines) + blamed,
             totals.waiting
         ),
         (2, 0),
@@ -486,8 +486,8 @@ async fn every_decision_of_a_batch_is_counted_and_nothing_else() {
     assert_eq!(
         (
             totals.durations.count(),
-            totals.count(Counter::Peeks),
-            totals.count(Counter::UnknownPlans)
+            totals.count(LimiterCounter::Peeks),
+            totals.count(LimiterCounter::UnknownPlans)
         ),
         (4, 1, 1)
     );
@@ -638,7 +638,7 @@ fn remote(deny_cache_entries: usize) -> (Limiter<Remote>, Arc<ManualClock>) {
     let plans = [bucket("bucket", false), bucket("shadow bucket", true)]
         .into_iter()
         .collect();
-    let settings = Settings {
+    let settings = LimiterSettings {
         deny_cache_entries,
         ..SETTINGS
     };

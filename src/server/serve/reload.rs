@@ -10,7 +10,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
 
-use crate::config::{Config, ConfigErrors, Origin, Watch};
+use crate::config::{Config, ConfigErrors, ConfigWatch, Origin};
 use crate::grpc::{ReloadOutcome, ReloadRequest, Reloaded};
 use crate::http::{ConfigChanges, ConfigOutcome};
 use crate::limiter::{Changes, Limiter};
@@ -28,9 +28,9 @@ const NO_FILE: &str = "nothing to reload: no config file was named";
 
 /// State of the task that reloads.
 pub(super) struct Reload {
-    pub(super) watch: Watch,
+    pub(super) watch: ConfigWatch,
     /// Watches the TLS files, if there are any.
-    pub(super) certificates: Option<tls::Watch>,
+    pub(super) certificates: Option<tls::TlsWatch>,
     pub(super) limiter: Arc<Limiter<()>>,
     /// The config of the start. Its settings stay in force; a reload changes only the plans.
     pub(super) start: Config,

@@ -30,11 +30,11 @@ thread_local! {
 
 /// Lines that wait to be written. Clones share one queue.
 #[derive(Debug, Clone, Default)]
-pub struct LogQueue(Arc<Shared>);
+pub struct LogQueue(Arc<SharedQueue>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedQueue {
+    state: Mutex<QueueState>,
     /// Notified whenever `state` changes.
     changed: Condvar,
     /// Lines dropped since the start.
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     lines: VecDeque<Vec<u8>>,
     /// Sum of the lengths of `lines`.
     bytes: usize,
@@ -141,7 +141,7 @@ impl LogQueue {
         std::mem::take(&mut state.lines)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         // Each change of the state is complete, so a panic between two leaves it valid.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

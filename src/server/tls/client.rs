@@ -15,7 +15,7 @@ use super::FILE_BYTES_MAX;
 use tollgate_store::small_file;
 
 /// An encrypted connection to a server.
-pub(crate) type Stream = tokio_rustls::client::TlsStream<TcpStream>;
+pub(crate) type ClientTlsStream = tokio_rustls::client::TlsStream<TcpStream>;
 
 /// How a command encrypts its connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,7 +31,11 @@ pub struct ClientSettings {
 impl ClientSettings {
     /// Does a handshake for HTTP/2 with the server of this host. Errors: a sentence that names the flag of a wrong file, or says
     /// why the server is not trusted.
-    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<Stream, String> {
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> Result<ClientTlsStream, String> {
         let name = self.server_name.as_deref().unwrap_or(host);
         let server_name = ServerName::try_from(name.to_owned())
             .map_err(|_| format!("{name:?} is no host name; name that of the server's certificate by --tls-server-name"))?;

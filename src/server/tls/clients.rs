@@ -38,7 +38,7 @@ pub(super) fn verifier(
     Ok(if names.is_empty() {
         signed
     } else {
-        Arc::new(Named {
+        Arc::new(NameVerifier {
             signed,
             names: names.to_vec(),
         })
@@ -47,12 +47,12 @@ pub(super) fn verifier(
 
 /// A verifier that also checks names.
 #[derive(Debug)]
-struct Named {
+struct NameVerifier {
     signed: Arc<dyn ClientCertVerifier>,
     names: Vec<ClientName>,
 }
 
-impl ClientCertVerifier for Named {
+impl ClientCertVerifier for NameVerifier {
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -12,11 +12,11 @@ const AUTHORITY: &str = "://";
 
 /// A name from a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientName(Listed);
+pub struct ClientName(ListedName);
 
 /// A name in `listen.tls.client_names`, by its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Listed {
+enum ListedName {
     /// Compared without regard to case.
     Dns(String),
     /// Compared byte by byte.
@@ -39,20 +39,20 @@ impl ClientName {
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = text.split_once(AUTHORITY) else {
             return match DnsName::try_from(text) {
-                Ok(_) => Ok(Self(Listed::Dns(text.to_owned()))),
+                Ok(_) => Ok(Self(ListedName::Dns(text.to_owned()))),
                 Err(_) => Err(
                     "write a DNS name without a wildcard, such as shop.house, or a URI, such as spiffe://house/shop",
                 ),
             };
         };
-        let (path_of, listed): (&str, fn(String) -> Listed) = match rest.strip_suffix('*') {
-            Some(begin) if begin.ends_with('/') => (begin.trim_end_matches('/'), Listed::Below),
+        let (path_of, listed): (&str, fn(String) -> ListedName) = match rest.strip_suffix('*') {
+            Some(begin) if begin.ends_with('/') => (begin.trim_end_matches('/'), ListedName::Below),
             Some(_) => {
                 return Err(
                     "a * stands for everything below a path, so a / must be before it: spiffe://house/*",
                 );
             }
-            None => (rest, Listed::Uri),
+            None => (rest, ListedName::Uri),
         };
         let whole = rest.strip_suffix('*').unwrap_or(rest);
         if scheme.is_empty()
@@ -71,14 +71,16 @@ impl ClientName {
 
     fn matches(&self, name: CertificateName<'_>) -> bool {
         match (&self.0, name) {
-            (Listed::Dns(listed), CertificateName::Dns(name)) => name.eq_ignore_ascii_case(listed),
-            (Listed::Uri(listed), CertificateName::Uri(uri)) => uri == listed,
+            (ListedName::Dns(listed), CertificateName::Dns(name)) => {
+                name.eq_ignore_ascii_case(listed)
+            }
+            (ListedName::Uri(listed), CertificateName::Uri(uri)) => uri == listed,
             // The rest of the path is plain, so it cannot lead back up.
-            (Listed::Below(begin), CertificateName::Uri(uri)) => {
+            (ListedName::Below(begin), CertificateName::Uri(uri)) => {
                 uri.strip_prefix(begin.as_str()).is_some_and(is_plain)
             }
-            (Listed::Dns(_), CertificateName::Uri(_))
-            | (Listed::Uri(_) | Listed::Below(_), CertificateName::Dns(_)) => false,
+            (ListedName::Dns(_), CertificateName::Uri(_))
+            | (ListedName::Uri(_) | ListedName::Below(_), CertificateName::Dns(_)) => false,
         }
     }
 }
@@ -86,8 +88,8 @@ impl ClientName {
 impl fmt::Display for ClientName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Listed::Dns(name) | Listed::Uri(name) => out.write_str(name),
-            Listed::Below(begin) => write!(out, "{begin}*"),
+            ListedName::Dns(name) | ListedName::Uri(name) => out.write_str(name),
+            ListedName::Below(begin) => write!(out, "{begin}*"),
         }
     }
 }

@@ -26,9 +26,9 @@ impl Folder {
         std::fs::write(self.0.path().join(name), bytes).unwrap();
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> TlsSettings {
         let path = |name| self.0.path().join(name);
-        Settings {
+        TlsSettings {
             cert_file: path("cert"),
             key_file: path("key"),
             client_ca_file: None,
@@ -36,7 +36,7 @@ impl Folder {
         }
     }
 
-    fn load(&self) -> (Arc<Tls>, Watch) {
+    fn load(&self) -> (Arc<Tls>, TlsWatch) {
         Tls::load(self.settings()).unwrap()
     }
 }
@@ -120,7 +120,7 @@ fn a_reload_on_request_uses_the_new_files_at_once() {
 #[test]
 fn an_error_names_its_setting_and_not_its_path() {
     let folder = Folder::new();
-    let said = |settings: Settings| {
+    let said = |settings: TlsSettings| {
         let said = Tls::load(settings).map(|_| ()).unwrap_err();
         assert!(!said.contains(folder.0.path().to_str().unwrap()), "{said}");
         said

@@ -6,12 +6,12 @@ use super::{Files, Tls};
 use crate::file_watch::FileWatch;
 
 /// TLS in force, and what its files held last.
-pub struct Watch {
+pub struct TlsWatch {
     tls: Arc<Tls>,
     files: FileWatch,
 }
 
-impl Watch {
+impl TlsWatch {
     /// Starts with files that were used or rejected just now.
     pub(super) fn new(tls: Arc<Tls>, found: &Result<Files, String>) -> Self {
         let mut files = FileWatch::default();

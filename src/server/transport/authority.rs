@@ -47,7 +47,7 @@ pub(super) struct AuthorityBlank {
     priority: u8,
     /// Bytes of padding at the payload's end.
     padding: usize,
-    block: Block,
+    block: HeaderBlockPosition,
 }
 
 impl AuthorityBlank {
@@ -78,7 +78,7 @@ impl AuthorityBlank {
                 0
             };
             if begins {
-                self.block = Block::default();
+                self.block = HeaderBlockPosition::default();
             }
             self.end_frame();
         }
@@ -118,7 +118,7 @@ impl AuthorityBlank {
 
 /// The reader's position in a header block.
 #[derive(Default, Clone, Copy)]
-enum Block {
+enum HeaderBlockPosition {
     /// Before a field or a table size update.
     #[default]
     Field,
@@ -145,7 +145,7 @@ enum Block {
     Invalid,
 }
 
-impl Block {
+impl HeaderBlockPosition {
     fn pass(&mut self, byte: &mut u8) {
         *self = match *self {
             Self::Field => Self::field(*byte),
@@ -271,11 +271,11 @@ impl Integer {
     fn then(
         self,
         byte: u8,
-        more: impl FnOnce(Self) -> Block,
-        done: impl FnOnce(u32) -> Block,
-    ) -> Block {
+        more: impl FnOnce(Self) -> HeaderBlockPosition,
+        done: impl FnOnce(u32) -> HeaderBlockPosition,
+    ) -> HeaderBlockPosition {
         if self.shift >= INTEGER_BITS_MAX {
-            return Block::Invalid;
+            return HeaderBlockPosition::Invalid;
         }
         let value = self.value + (u32::from(byte & 0x7f) << self.shift);
         if byte & 0x80 == 0 {

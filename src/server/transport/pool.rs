@@ -96,7 +96,7 @@ impl Connections {
 
 /// All workers, in order of their index. Dropping it tells them that no more connections come.
 pub(crate) struct WorkerPool {
-    workers: Vec<WorkerHandle>,
+    workers: Vec<PoolWorker>,
     admission: Admission,
     /// Age at which connections are sent GOAWAY, varied by [`AGE_JITTER`]; `None`: never.
     pub age: Option<Duration>,
@@ -105,7 +105,7 @@ pub(crate) struct WorkerPool {
 /// The age varies by this fraction up and down, so that connections made together are not all made anew together.
 const AGE_JITTER: f64 = 0.1;
 
-struct WorkerHandle {
+struct PoolWorker {
     /// Unbounded as a channel; [`Admission`] bounds what is in it.
     connections: mpsc::UnboundedSender<QueuedConnection>,
     taken: Arc<Taken>,
@@ -140,7 +140,7 @@ impl WorkerPool {
     pub(crate) fn add_worker(&mut self) -> WorkerInbox {
         let (sender, receiver) = mpsc::unbounded_channel();
         let refused = Arc::<AtomicU64>::default();
-        self.workers.push(WorkerHandle {
+        self.workers.push(PoolWorker {
             connections: sender,
             taken: Arc::default(),
             refused: refused.clone(),
@@ -165,7 +165,7 @@ impl WorkerPool {
     pub(crate) fn assign(&self, accepted: Accepted) -> bool {
         // Only the acceptor, which calls this, adds to these counts. So none grows between reading the minimum and adding
         // to it.
-        let open = |worker: &WorkerHandle| worker.taken.connections.load(Ordering::Relaxed);
+        let open = |worker: &PoolWorker| worker.taken.connections.load(Ordering::Relaxed);
         let Some(worker) = self.workers.iter().min_by_key(|worker| open(worker)) else {
             return false;
         };

@@ -43,7 +43,7 @@ impl<H> Buf for Chunk<H> {
 }
 
 /// What is held for an answer.
-pub(crate) trait Hold {
+pub(crate) trait SendHold {
     type Held;
 
     /// The account of the connection.
@@ -54,7 +54,7 @@ pub(crate) trait Hold {
 }
 
 /// Holds nothing for an answer.
-impl Hold for Arc<Account> {
+impl SendHold for Arc<Account> {
     type Held = ();
 
     fn account(&self) -> &Account {
@@ -67,7 +67,7 @@ impl Hold for Arc<Account> {
 }
 
 /// An answer that is being sent. Dropping it resets its stream, unless all was sent.
-pub(crate) struct Sending<B, H: Hold> {
+pub(crate) struct Sending<B, H: SendHold> {
     stream: SendStream<Chunk<H::Held>>,
     body: B,
     hold: H,
@@ -89,7 +89,7 @@ struct Timeout {
 impl<B, H> Sending<B, H>
 where
     B: Body<Data = Bytes> + Unpin,
-    H: Hold,
+    H: SendHold,
 {
     /// Sends the head of an answer. `None` when nothing comes after it, or when the stream is gone.
     pub(crate) fn begin(
@@ -124,18 +124,18 @@ where
             } else {
                 self.poll_chunk(context)
             };
-            if let Step::End = ready!(step) {
+            if let SendStep::End = ready!(step) {
                 return Poll::Ready(());
             }
         }
     }
 
     /// Takes the next piece of the body.
-    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<SendStep> {
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
             // The peer has taken all that there is.
             self.timeout = None;
-            return self.stream.poll_reset(context).map(|_| Step::End);
+            return self.stream.poll_reset(context).map(|_| SendStep::End);
         };
         // h2 refuses what is passed to it when the stream is gone. That is the end, too.
         match frame.map(|frame| frame.map(|frame| frame.into_data())) {
@@ -147,7 +147,7 @@ where
                     self.timeout = None;
                 }
                 if !(self.rest.is_empty() && is_last) {
-                    return Poll::Ready(Step::Next);
+                    return Poll::Ready(SendStep::Next);
                 }
                 let _ = self.send(Bytes::new(), true);
             }
@@ -161,17 +161,17 @@ where
                 let _ = self.send(Bytes::new(), true);
             }
         }
-        Poll::Ready(Step::End)
+        Poll::Ready(SendStep::End)
     }
 
     /// Passes on as much of the rest as the peer allows.
-    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<SendStep> {
         self.stream
             .reserve_capacity(self.rest.len().min(CHUNK_BYTES));
         while self.stream.capacity() == 0 {
             match self.stream.poll_capacity(context) {
                 Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(Step::End),
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(SendStep::End),
                 Poll::Pending => {
                     let account = self.hold.account();
                     let timeout = self.timeout.get_or_insert_with(|| Timeout::new(account));
@@ -179,7 +179,7 @@ where
                     if timeout.taken == account.taken() {
                         account.close();
                     }
-                    return Poll::Ready(Step::End);
+                    return Poll::Ready(SendStep::End);
                 }
             }
         }
@@ -189,9 +189,9 @@ where
         let ends = self.rest.is_empty() && self.body.is_end_stream();
         let sent = self.send(bytes, ends);
         Poll::Ready(if ends || sent.is_err() {
-            Step::End
+            SendStep::End
         } else {
-            Step::Next
+            SendStep::Next
         })
     }
 
@@ -216,7 +216,7 @@ impl Timeout {
 }
 
 /// How to go on.
-enum Step {
+enum SendStep {
     Next,
     /// All was sent, or the peer takes no more.
     End,

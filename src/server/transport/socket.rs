@@ -56,7 +56,7 @@ impl Accepted {
 
 /// A connection that is registered with the current runtime.
 pub(crate) struct Socket {
-    stream: Stream,
+    stream: SocketStream,
     /// How long the peer may accept no bytes.
     time_limit: Duration,
     /// Ends when the peer has accepted nothing for `time_limit`. Created at the first write that has to wait, so most
@@ -65,11 +65,11 @@ pub(crate) struct Socket {
 }
 
 /// The transport of a [`Socket`].
-enum Stream {
+enum SocketStream {
     /// TCP.
     Tcp(TcpStream),
     /// TCP, encrypted.
-    Tls(Box<tls::Stream>),
+    Tls(Box<tls::ServerTlsStream>),
     /// Unix domain.
     Unix(UnixStream),
 }
@@ -80,8 +80,8 @@ impl Socket {
     /// Returns `None` when that fails; the log says why. Dropping the future closes the connection.
     pub(crate) async fn open(accepted: Accepted, protocol: Protocol) -> Option<Self> {
         let opened = match accepted {
-            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
-            Accepted::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(SocketStream::Tcp),
+            Accepted::Unix(stream) => UnixStream::from_std(stream).map(SocketStream::Unix),
             Accepted::Tls(stream, tls) => match TcpStream::from_std(stream) {
                 Ok(stream) => return handshake(&tls, protocol, stream).await,
                 Err(error) => Err(error),
@@ -96,10 +96,10 @@ impl Socket {
 
     /// Whether this is a Unix socket. Its peer connected to a path, which names no host.
     pub(crate) fn is_unix(&self) -> bool {
-        matches!(self.stream, Stream::Unix(_))
+        matches!(self.stream, SocketStream::Unix(_))
     }
 
-    fn new(stream: Stream) -> Self {
+    fn new(stream: SocketStream) -> Self {
         Self {
             stream,
             time_limit: WRITE_TIMEOUT,
@@ -133,7 +133,7 @@ async fn handshake(tls: &Tls, protocol: Protocol, stream: TcpStream) -> Option<S
     result
         .inspect_err(|error| tracing::debug!(?peer, %error, "TLS handshake failed"))
         .ok()
-        .map(Stream::Tls)
+        .map(SocketStream::Tls)
         .map(Socket::new)
 }
 
@@ -181,7 +181,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for SocketStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -195,7 +195,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for SocketStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

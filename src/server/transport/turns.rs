@@ -25,10 +25,10 @@ const UNMEASURED_POLLS: u32 = 16;
 
 /// The turns of a worker's connections. Clones share them.
 #[derive(Clone)]
-pub(crate) struct WorkerTurns(Arc<Shared>);
+pub(crate) struct WorkerTurns(Arc<SharedTurns>);
 
 /// Used by the thread of the worker alone; atomic only because tasks must be [`Send`].
-struct Shared {
+struct SharedTurns {
     origin: Instant,
     /// Whether there is somebody who gives turns. Without, nobody waits for one.
     is_run: AtomicBool,
@@ -47,7 +47,7 @@ struct Shared {
 
 /// What a connection has used of its worker's time.
 pub(crate) struct Turn {
-    worker: Arc<Shared>,
+    worker: Arc<SharedTurns>,
     /// In the period with this number.
     used_ns: AtomicU64,
     period: AtomicU64,
@@ -57,11 +57,11 @@ pub(crate) struct Turn {
 }
 
 /// A poll of a task of the connection. Dropping it ends the measurement.
-pub(crate) struct Measured<'a>(&'a Turn);
+pub(crate) struct MeasuredPoll<'a>(&'a Turn);
 
 impl Default for WorkerTurns {
     fn default() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedTurns {
             origin: monotonic(),
             is_run: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -110,7 +110,7 @@ impl WorkerTurns {
     }
 }
 
-impl Shared {
+impl SharedTurns {
     /// Time since the start of the worker, at least 1.
     fn now_ns(&self) -> u64 {
         let passed = monotonic().saturating_duration_since(self.origin);
@@ -126,14 +126,14 @@ impl Shared {
 
 impl Turn {
     /// Measures a poll of one of the connection's tasks, until the result is dropped.
-    pub(crate) fn measure(&self) -> Measured<'_> {
+    pub(crate) fn measure(&self) -> MeasuredPoll<'_> {
         let polls = self.worker.polls.load(Ordering::Relaxed);
         if polls < UNMEASURED_POLLS {
             self.worker.polls.store(polls + 1, Ordering::Relaxed);
         } else if self.worker.is_run.load(Ordering::Relaxed) {
             self.begin_poll(self.worker.now_ns());
         }
-        Measured(self)
+        MeasuredPoll(self)
     }
 
     fn begin_poll(&self, now_ns: u64) {
@@ -186,7 +186,7 @@ impl Turn {
     }
 }
 
-impl Drop for Measured<'_> {
+impl Drop for MeasuredPoll<'_> {
     fn drop(&mut self) {
         if self.0.worker.poll_began_ns.load(Ordering::Relaxed) > 0 {
             self.0.end_poll(self.0.worker.now_ns());

@@ -46,7 +46,7 @@ impl WorkerHandles {
             return;
         };
         worker.open.fetch_add(1, Ordering::Relaxed);
-        let (connection, counted) = (connection(index), Counted(worker.open.clone()));
+        let (connection, counted) = (connection(index), CountedConnection(worker.open.clone()));
         // A worker that has ended drops the task, and with it the connection.
         worker.runtime.spawn(async move {
             connection.await;
@@ -56,9 +56,9 @@ impl WorkerHandles {
 }
 
 /// Counts a connection until it is dropped.
-struct Counted(Arc<AtomicUsize>);
+struct CountedConnection(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

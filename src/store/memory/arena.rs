@@ -17,7 +17,7 @@ const STEPPED_BYTES_MAX: usize = PAGE_BYTES / 8;
 const STEPPED_MAX: usize = STEPPED_BYTES_MAX / STEP;
 /// Bytes that a page costs beside its contents: its elements in two vectors that may just have doubled, and the allocator's
 /// header.
-pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<Page>() + 2 * size_of::<u32>()) + 16;
+pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<ArenaPage>() + 2 * size_of::<u32>()) + 16;
 
 /// Bits of a handle that number the slot within its page.
 const SLOT_BITS: u32 = 8;
@@ -33,7 +33,7 @@ pub(super) struct Handle(pub(super) u32);
 /// The slots of one shard.
 #[derive(Default)]
 pub(super) struct Arena {
-    pages: Vec<Page>,
+    pages: Vec<ArenaPage>,
     /// Indices in `pages` whose pages were given back. New pages take these first.
     vacant: Vec<u32>,
     /// Indexed by [`class_of`].
@@ -42,7 +42,7 @@ pub(super) struct Arena {
 }
 
 #[derive(Default)]
-struct Page {
+struct ArenaPage {
     bytes: Box<[u8]>,
     class: u32,
     slot_bytes: u32,
@@ -177,7 +177,7 @@ impl Arena {
 
     fn add_page(&mut self, class: usize) -> u32 {
         self.bytes += page_bytes(class) + PAGE_OVERHEAD;
-        let page = Page {
+        let page = ArenaPage {
             bytes: vec![0; page_bytes(class)].into_boxed_slice(),
             class: number(class),
             slot_bytes: number(slot_bytes(class)),

@@ -69,9 +69,9 @@ pub(super) struct Record {
 
 /// A read-only view of an entry's slot.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry<'a>(pub(super) &'a [u8]);
+pub(super) struct EntryView<'a>(pub(super) &'a [u8]);
 
-impl<'a> Entry<'a> {
+impl<'a> EntryView<'a> {
     pub(super) fn name(self) -> Name<'a> {
         let group_end = NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]);
         let (group, key) = (
@@ -369,7 +369,7 @@ mod tests {
                 assert_eq!(slot.len() - before, stored.bytes());
             }
             slot.resize(slot.len() + slack, 0);
-            let entry = Entry(&slot);
+            let entry = EntryView(&slot);
             assert!(entry.is_of(name));
             assert!(
                 !entry.is_of(Name::new(b"groupk", &[b'k'; 511]).unwrap()),
@@ -417,9 +417,12 @@ mod tests {
         Name::new(b"g", b"k").unwrap().write_head(&mut slot);
         bucket(1).write(fingerprint, &mut slot);
         bucket(2).write(fingerprint, &mut slot);
-        let first = Entry(&slot).records().next().unwrap().at;
+        let first = EntryView(&slot).records().next().unwrap().at;
         overwrite(&mut slot, first, &state(3));
-        let stored: Vec<Stored> = Entry(&slot).records().map(|record| record.stored).collect();
+        let stored: Vec<Stored> = EntryView(&slot)
+            .records()
+            .map(|record| record.stored)
+            .collect();
         assert_eq!(stored, [bucket(3), bucket(2)]);
     }
 }

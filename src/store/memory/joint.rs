@@ -15,7 +15,7 @@ use tollgate_core::key::Cost;
 use tollgate_core::plan::Limit;
 
 /// The entries that the requests count in.
-struct Subjects<'a> {
+struct JointEntries<'a> {
     /// The name of each entry, and the index of its shard.
     names: SmallVec<[(HashedName<'a>, usize); REQUESTS_MAX]>,
     locked: SmallVec<[(usize, MutexGuard<'a, Shard>); REQUESTS_MAX]>,
@@ -48,7 +48,7 @@ impl MemoryStore {
         &'a self,
         checks: &'a [Check],
         groups: &'a [Cow<'_, [u8]>],
-    ) -> Result<Subjects<'a>, StoreError> {
+    ) -> Result<JointEntries<'a>, StoreError> {
         let now_us = self.clock.now_us();
         let mut names = SmallVec::new();
         for (check, group) in checks.iter().zip(groups) {
@@ -65,7 +65,7 @@ impl MemoryStore {
             .into_iter()
             .map(|index| (index, super::lock(&self.shards[index])))
             .collect();
-        Ok(Subjects {
+        Ok(JointEntries {
             names,
             locked,
             now_us,
@@ -74,7 +74,7 @@ impl MemoryStore {
     }
 }
 
-impl Subjects<'_> {
+impl JointEntries<'_> {
     /// Tests each check with the units of those before it; changes nothing.
     fn test(&mut self, checks: &[Check]) -> Vec<Verdict> {
         let (mut sums, mut verdicts) = (Sums::default(), Vec::with_capacity(checks.len()));

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::arena::{ARENA_BYTES_MAX, Arena, Handle, PAGE_BYTES, PAGE_OVERHEAD};
 use super::checked_out::{CheckedOut, STATES, StateLocation};
-use super::entry::{Entry, Name, Record, Stored, overwrite};
+use super::entry::{EntryView, Name, Record, Stored, overwrite};
 use super::places::{Logs, NotePlaces};
 use super::timing_wheel::TimingWheel;
 use crate::{Check, StoreError};
@@ -51,7 +51,7 @@ enum SweepOutcome {
 pub(super) struct Shard {
     capacity: usize,
     hasher: RandomState,
-    by_name: HashTable<Place>,
+    by_name: HashTable<TableElement>,
     arena: Arena,
     logs: Logs,
     notes: NotePlaces,
@@ -65,14 +65,14 @@ pub(super) struct Shard {
 
 /// An element of the table. The part of its name's hash lets the table grow, and rule out most other names, without reading
 /// the entry.
-struct Place {
+struct TableElement {
     hash: u32,
     handle: Handle,
 }
 
 /// One check, the name that it counts under, and its time.
 #[derive(Clone, Copy)]
-struct Call<'a> {
+struct NamedCheck<'a> {
     name: Name<'a>,
     check: &'a Check,
     now_us: u64,
@@ -115,7 +115,7 @@ impl Shard {
         check: &Check,
         now_us: u64,
     ) -> Result<Verdict, StoreError> {
-        let call = Call {
+        let call = NamedCheck {
             name,
             check,
             now_us,
@@ -175,7 +175,7 @@ impl Shard {
         let tested = sum.units().min(capacity.unwrap_or(u64::MAX));
         let found = self.find(name, hash);
         let mut checked_out = self.check_out(found, limits);
-        let call = Call {
+        let call = NamedCheck {
             name,
             check,
             now_us,
@@ -218,8 +218,8 @@ impl Shard {
         place.map(|place| place.handle)
     }
 
-    fn entry(&self, handle: Handle) -> Entry<'_> {
-        Entry(self.arena.get(handle))
+    fn entry(&self, handle: Handle) -> EntryView<'_> {
+        EntryView(self.arena.get(handle))
     }
 
     /// Takes out the states of the limits, in their order. A limit without a stored state gets a fresh one.
@@ -277,7 +277,7 @@ impl Shard {
     }
 
     /// Bytes of an entry that a charge keeps. It drops records of limits outside the plan that have become fresh.
-    fn kept_bytes(&self, handle: Handle, call: Call<'_>) -> usize {
+    fn kept_bytes(&self, handle: Handle, call: NamedCheck<'_>) -> usize {
         let entry = self.entry(handle);
         let records: usize = entry
             .records()
@@ -287,7 +287,7 @@ impl Shard {
         entry.head().len() + records
     }
 
-    fn is_kept(&self, record: &Record, call: Call<'_>) -> bool {
+    fn is_kept(&self, record: &Record, call: NamedCheck<'_>) -> bool {
         let mut limits = call.check.plan.limits().iter();
         let is_state = matches!(record.stored, Stored::State(_) | Stored::Log(_));
         is_state && limits.any(|limit| limit.fingerprint() == record.fingerprint)
@@ -314,7 +314,7 @@ impl Shard {
             .unwrap_or(0)
     }
 
-    fn insert(&mut self, call: Call<'_>, hash: u64, checked_out: CheckedOut) {
+    fn insert(&mut self, call: NamedCheck<'_>, hash: u64, checked_out: CheckedOut) {
         let mut draft = std::mem::take(&mut self.draft);
         draft.clear();
         call.name.write_head(&mut draft);
@@ -326,14 +326,14 @@ impl Shard {
             .push(&mut self.arena, handle, fresh_at_us, call.now_us);
         let hash = short(hash);
         self.by_name
-            .insert_unique(spread(hash), Place { hash, handle }, |place| {
+            .insert_unique(spread(hash), TableElement { hash, handle }, |place| {
                 spread(place.hash)
             });
     }
 
     /// Updates the records after a charge: adds new ones, and drops those of limits outside the plan that have become fresh, and
     /// blocks that have ended.
-    fn amend(&mut self, handle: Handle, call: Call<'_>, checked_out: CheckedOut) {
+    fn amend(&mut self, handle: Handle, call: NamedCheck<'_>, checked_out: CheckedOut) {
         let drops = self
             .entry(handle)
             .records()
@@ -370,7 +370,12 @@ impl Shard {
         }
     }
 
-    fn write_records(&mut self, call: Call<'_>, mut checked_out: CheckedOut, draft: &mut Vec<u8>) {
+    fn write_records(
+        &mut self,
+        call: NamedCheck<'_>,
+        mut checked_out: CheckedOut,
+        draft: &mut Vec<u8>,
+    ) {
         if let Some(notes) = checked_out.new_notes.take() {
             Stored::write_holds(self.notes.add(notes), draft);
         }
@@ -467,7 +472,7 @@ impl Shard {
 
     /// Drops an entry that was already taken out of the wheel.
     fn forget(&mut self, handle: Handle, kept: &mut Option<Handle>) {
-        let entry = Entry(self.arena.get(handle));
+        let entry = EntryView(self.arena.get(handle));
         let hash = short(hash_of(&self.hasher, entry.name()));
         if let Ok(place) = self
             .by_name

@@ -29,10 +29,10 @@ use super::connection::breaker::within;
 use super::connection::endpoint::Endpoint;
 use super::connection::manager::{CONNECT_MAX, ConnectionManager};
 use super::connection::pace::Pace;
-use super::connection::{Command, client, wording};
+use super::connection::{RedisCommand, client, wording};
 use super::reset::Reset;
-use super::target::{Address, Peer};
-use super::{ConnectionSettings, Node, ProbeCall, Status, StoreSettings, name};
+use super::target::{HostAndPort, ServerAddress};
+use super::{ConnectionSettings, ProbeCall, RedisNode, RedisStatus, StoreSettings, name};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
 use crate::{ConnectionHealth, Outage, StoreError, StoreState};
@@ -63,16 +63,16 @@ struct ClusterState {
     store_settings: StoreSettings,
     /// Microseconds since 1970.
     started_us: u64,
-    seeds: Vec<Address>,
+    seeds: Vec<HostAndPort>,
     /// Every node that has a connection manager, including those that are known only from a redirection.
-    nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    nodes: Mutex<HashMap<HostAndPort, Arc<RedisNode>>>,
     map: watch::Sender<KnownTopology>,
     /// Notified when the map turns out to be outdated.
     outdated: Notify,
     /// The pace of connecting to the nodes that the URL names.
     pace: Mutex<Pace>,
     /// Sums of the counts of nodes that were dropped.
-    past: Mutex<Status>,
+    past: Mutex<RedisStatus>,
     joint: JointCounts,
 }
 
@@ -86,19 +86,19 @@ enum KnownTopology {
 }
 
 struct Map {
-    nodes: Vec<(Address, Arc<Node>)>,
+    nodes: Vec<(HostAndPort, Arc<RedisNode>)>,
     /// For each slot, the index of its node. A slot without a node has an index past the end.
     owners: Vec<u16>,
 }
 
 impl Cluster {
     /// Starts to fetch the map. Must be called within a tokio runtime.
-    pub(super) fn start(store_settings: StoreSettings, seeds: Vec<Address>) -> Self {
+    pub(super) fn start(store_settings: StoreSettings, seeds: Vec<HostAndPort>) -> Self {
         let (map, nodes) = (
             watch::Sender::new(KnownTopology::Starting),
             Mutex::default(),
         );
-        let past = Mutex::new(Status::NONE);
+        let past = Mutex::new(RedisStatus::NONE);
         let (started_us, outdated, pace) = (SystemClock.now_us(), Notify::new(), Mutex::default());
         let state = Arc::new(ClusterState {
             store_settings,
@@ -130,7 +130,11 @@ impl Cluster {
     }
 
     /// Sends a command to the node that has this name, if it is connected; see [`super::RedisStore::exchange`].
-    pub(super) async fn exchange(&self, name: &str, command: Command) -> Result<Value, StoreError> {
+    pub(super) async fn exchange(
+        &self,
+        name: &str,
+        command: RedisCommand,
+    ) -> Result<Value, StoreError> {
         let map = self.state.map(Duration::ZERO).await?;
         let follower = RedirectFollower::new(map.node(name)?.manager.clone(), &self.state);
         follower.follow(command, &mut 0).await
@@ -151,7 +155,7 @@ impl Cluster {
     }
 
     /// The status of each node that has a connection manager, sorted by address.
-    pub(super) fn status(&self) -> Vec<(String, Status)> {
+    pub(super) fn status(&self) -> Vec<(String, RedisStatus)> {
         let nodes = self.state.nodes();
         let mut statuses: Vec<_> = nodes
             .iter()
@@ -181,7 +185,7 @@ impl Cluster {
     }
 
     /// Sums of the counts of nodes that were dropped.
-    pub(super) fn past(&self) -> Status {
+    pub(super) fn past(&self) -> RedisStatus {
         *lock(&self.state.past)
     }
 }
@@ -198,20 +202,20 @@ impl Map {
         self.owners[usize::from(name::slot(name))]
     }
 
-    fn node_at(&self, owner: u16) -> Result<&Arc<Node>, StoreError> {
+    fn node_at(&self, owner: u16) -> Result<&Arc<RedisNode>, StoreError> {
         let node = self.nodes.get(usize::from(owner)).map(|(_, node)| node);
         node.ok_or_else(|| {
             StoreError::Unreachable("no node of the Cluster has its slot".to_owned())
         })
     }
 
-    fn node(&self, name: &str) -> Result<&Arc<Node>, StoreError> {
+    fn node(&self, name: &str) -> Result<&Arc<RedisNode>, StoreError> {
         self.node_at(self.owner(name))
     }
 }
 
 impl ClusterState {
-    fn nodes(&self) -> MutexGuard<'_, HashMap<Address, Arc<Node>>> {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<HostAndPort, Arc<RedisNode>>> {
         lock(&self.nodes)
     }
 
@@ -261,18 +265,18 @@ impl ClusterState {
     /// The node at an address. A new node starts connecting, with `probe_call` as its probe.
     fn node(
         self: &Arc<Self>,
-        address: &Address,
+        address: &HostAndPort,
         probe_call: impl FnOnce() -> ProbeCall,
-    ) -> Arc<Node> {
+    ) -> Arc<RedisNode> {
         let make = || {
-            let endpoint = Endpoint::Fixed(Peer::Tcp(address.clone()));
+            let endpoint = Endpoint::Fixed(ServerAddress::Tcp(address.clone()));
             let manager = Arc::new(ConnectionManager::start(ConnectionSettings::new(
                 self.store_settings.clone(),
                 endpoint,
                 probe_call(),
             )));
             let start = || Batcher::start(Arc::new(RedirectFollower::new(manager.clone(), self)));
-            Arc::new(Node {
+            Arc::new(RedisNode {
                 batcher: start(),
                 holds: start(),
                 manager,
@@ -287,9 +291,9 @@ impl ClusterState {
     /// As [`Self::node`], for the address that a redirection names. Errors: there are [`MANAGERS_MAX`] nodes already.
     fn node_elsewhere(
         self: &Arc<Self>,
-        address: &Address,
+        address: &HostAndPort,
         probe_call: impl FnOnce() -> ProbeCall,
-    ) -> Result<Arc<Node>, StoreError> {
+    ) -> Result<Arc<RedisNode>, StoreError> {
         let nodes = self.nodes();
         let is_one_too_many = nodes.len() >= MANAGERS_MAX && !nodes.contains_key(address);
         drop(nodes);
@@ -314,8 +318,10 @@ impl ClusterState {
             .iter()
             .take(ASKED_AT_ONCE)
             .filter_map(|connection| match &connection.peer {
-                Peer::Tcp(address) => Some(slots::ask(connection.client(), address, until)),
-                Peer::Unix(_) => None,
+                ServerAddress::Tcp(address) => {
+                    Some(slots::ask(connection.client(), address, until))
+                }
+                ServerAddress::Unix(_) => None,
             });
         if let Ok(ranges) = first_ok(connected).await {
             return Ok(ranges);
@@ -337,10 +343,14 @@ impl ClusterState {
     }
 
     /// Connects to a node that the URL names, and asks it for the slots.
-    async fn ask_seed(&self, seed: &Address, time_limit: Duration) -> Result<Vec<Range>, Error> {
+    async fn ask_seed(
+        &self,
+        seed: &HostAndPort,
+        time_limit: Duration,
+    ) -> Result<Vec<Range>, Error> {
         let (client, task) = client::connect(
             &self.store_settings.target,
-            &Peer::Tcp(seed.clone()),
+            &ServerAddress::Tcp(seed.clone()),
             time_limit,
         )
         .await?;
@@ -349,23 +359,23 @@ impl ClusterState {
 
     /// Makes a map of the ranges, connects to new nodes, and drops nodes that are not needed.
     fn set_map(self: &Arc<Self>, ranges: Vec<Range>) {
-        let mut masters: Vec<&Address> = ranges.iter().map(|range| &range.master).collect();
+        let mut masters: Vec<&HostAndPort> = ranges.iter().map(|range| &range.master).collect();
         masters.sort();
         masters.dedup();
-        let owns = |master: &Address, probe_call: &ProbeCall| {
+        let owns = |master: &HostAndPort, probe_call: &ProbeCall| {
             let slot = name::slot(&probe_call.name);
             ranges
                 .iter()
                 .any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
         };
-        let probe_for = |master: &Address| {
+        let probe_for = |master: &HostAndPort| {
             let prefix = &self.store_settings.target.key_prefix;
             let found = (0..PROBE_NAMES_MAX)
                 .map(|number| ProbeCall::numbered(prefix, number))
                 .find(|probe_call| owns(master, probe_call));
             found.unwrap_or_else(|| ProbeCall::numbered(prefix, 0))
         };
-        let known: HashSet<Address> = self.nodes().keys().cloned().collect();
+        let known: HashSet<HostAndPort> = self.nodes().keys().cloned().collect();
         let nodes: Vec<_> = masters
             .iter()
             .map(|master| ((*master).clone(), self.node(master, || probe_for(master))))
@@ -401,7 +411,7 @@ impl ClusterState {
 
     /// Drops nodes that are not in `kept` and do not answer. Nodes without slots that answer are kept, since slots may be moving
     /// to them.
-    fn forget_nodes_except(&self, kept: &[(Address, Arc<Node>)]) {
+    fn forget_nodes_except(&self, kept: &[(HostAndPort, Arc<RedisNode>)]) {
         let mut past = lock(&self.past);
         self.nodes().retain(|address, node| {
             let needed =
@@ -531,7 +541,7 @@ mod tests {
             Vec::new(),
         );
         // Addresses of this host, at a port where nobody listens.
-        let address = |number: u16| Address {
+        let address = |number: u16| HostAndPort {
             host: format!("127.1.{}.{}", number / 256, number % 256),
             port: 1,
         };

@@ -23,14 +23,14 @@ use tokio::time::sleep;
 use super::batcher::REQUESTS_WAITING_MAX;
 use super::batcher::call::Call;
 use super::script::Script;
-use super::target::{Address, Peer};
+use super::target::{HostAndPort, ServerAddress};
 use super::{ConnectionSettings, reset};
 use crate::StoreError;
 use crate::clock::monotonic;
 use crate::random;
 use breaker::within;
 use client::ConnectionTask;
-use pace::Failure;
+use pace::ConnectFailure;
 
 /// A connection on which nothing was answered for this long is pinged, and again after each such interval.
 const PING_EVERY: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ const PROOF_PAUSE_MAX: Duration = Duration::from_millis(50);
 pub(super) struct Connection {
     /// The connection's number in the breaker.
     pub(super) number: u64,
-    pub(super) peer: Peer,
+    pub(super) peer: ServerAddress,
     client: Client,
     script: Arc<Script>,
     /// Held while a call loads the script, so that only one does.
@@ -57,16 +57,16 @@ pub(super) struct Connection {
 }
 
 /// Counts a call as waiting until it is dropped, also when its caller goes away.
-struct Waiting<'a>(&'a AtomicU64);
+struct WaitingCall<'a>(&'a AtomicU64);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingCall<'a> {
     fn new(count: &'a AtomicU64) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Drop for Waiting<'_> {
 
 /// A command to a server, to be answered by `until`.
 #[derive(Clone)]
-pub(super) struct Command {
+pub(super) struct RedisCommand {
     pub(super) kind: CommandKind,
     pub(super) arguments: Vec<Value>,
     pub(super) until: Instant,
@@ -93,7 +93,7 @@ pub(super) enum CommandKind {
     Forget,
 }
 
-impl Command {
+impl RedisCommand {
     /// The first key that it names.
     pub(super) fn key(&self) -> Option<String> {
         let index = match self.kind {
@@ -124,9 +124,9 @@ pub(super) enum CallError {
     /// The error for the store's callers.
     Error(StoreError),
     /// Nothing was executed: another node of the Cluster has these keys.
-    Moved(Address),
+    Moved(HostAndPort),
     /// Nothing was executed: the slot is being moved, and another node has these keys already.
-    Ask(Address),
+    Ask(HostAndPort),
     /// Nothing was executed: the slot is being moved, and the keys are not all on one node.
     TryAgain,
 }
@@ -136,10 +136,10 @@ impl Connection {
     /// handshake permit.
     pub(super) async fn open(
         settings: &ConnectionSettings,
-        peer: Peer,
+        peer: ServerAddress,
         number: u64,
         time_limit: Duration,
-    ) -> Result<(Self, ConnectionTask), (StoreError, Failure)> {
+    ) -> Result<(Self, ConnectionTask), (StoreError, ConnectFailure)> {
         let target = &settings.store_settings.target;
         let failed = |error: Error| {
             (
@@ -175,7 +175,7 @@ impl Connection {
         &self,
         settings: &ConnectionSettings,
         time_limit: Duration,
-    ) -> Result<(), (StoreError, Failure)> {
+    ) -> Result<(), (StoreError, ConnectFailure)> {
         let until = monotonic() + time_limit;
         let encrypted = settings.store_settings.target.tls.is_some();
         loop {
@@ -185,9 +185,9 @@ impl Connection {
                     sleep(within(PROOF_PAUSE_MAX, random::bits())).await;
                 }
                 Err(error @ StoreError::Deadline(_)) if encrypted => {
-                    return Err((error, Failure::HandshakeTimedOut));
+                    return Err((error, ConnectFailure::HandshakeTimedOut));
                 }
-                Err(error) => return Err((error, Failure::Cheap)),
+                Err(error) => return Err((error, ConnectFailure::Cheap)),
             }
         }
     }
@@ -220,14 +220,18 @@ impl Connection {
 
     /// Makes one call and returns its reply. `asking` sends ASKING first, for a node that was named by an ASK redirection. The
     /// batcher never drops this future: fred may send a command again on reconnect when its future was dropped.
-    pub(super) async fn call(&self, command: Command, asking: bool) -> Result<Value, CallError> {
-        let Command {
+    pub(super) async fn call(
+        &self,
+        command: RedisCommand,
+        asking: bool,
+    ) -> Result<Value, CallError> {
+        let RedisCommand {
             kind,
             arguments,
             until,
         } = command;
         let is_exchange = matches!(kind, CommandKind::Exchange(_));
-        let _waiting = (!is_exchange).then(|| Waiting::new(&self.waiting));
+        let _waiting = (!is_exchange).then(|| WaitingCall::new(&self.waiting));
         let deadline = until.saturating_duration_since(monotonic());
         loop {
             let loads = self.loads.load(Ordering::Acquire);
@@ -372,13 +376,13 @@ impl Connection {
     }
 
     /// The address in `MOVED 3999 host:port`. A node that does not know its own name leaves the host out.
-    fn address_in(&self, redirection: &str) -> Option<Address> {
+    fn address_in(&self, redirection: &str) -> Option<HostAndPort> {
         let (host, port) = redirection.split(' ').nth(2)?.rsplit_once(':')?;
         let host = match (host, &self.peer) {
-            ("" | "?", Peer::Tcp(here)) => here.host.as_str(),
+            ("" | "?", ServerAddress::Tcp(here)) => here.host.as_str(),
             (host, _) => host,
         };
-        Some(Address {
+        Some(HostAndPort {
             host: host.to_owned(),
             port: port.parse().ok()?,
         })

@@ -14,7 +14,9 @@ use super::batcher::Answer;
 use super::batcher::call::{Call, HoldAnswer, ScriptRequest};
 use super::connection::CommandKind;
 use super::script::Script;
-use super::{Node, RedirectFollower, RedisStore, Servers, StoreSettings, lost_call, script_codec};
+use super::{
+    RedirectFollower, RedisNode, RedisStore, Servers, StoreSettings, lost_call, script_codec,
+};
 use crate::clock::monotonic;
 use crate::{Check, HoldCheck, LeaseCheck, StoreError};
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
@@ -217,7 +219,7 @@ impl RedisStore {
     }
 }
 
-impl Node {
+impl RedisNode {
     /// Asks a request with an id, or about holds. A refund goes without the batcher: its deadline may be far longer.
     pub(super) async fn ask(
         &self,

@@ -31,7 +31,7 @@ const READINGS_MAX: usize = 8;
 const ANY: &str = "any";
 
 /// The reply to one page.
-struct Page {
+struct OverridesPage {
     now_us: u64,
     version: OverrideVersion,
     /// `None`: the version is the one that was asked about.
@@ -158,7 +158,7 @@ impl RedisStore {
         known: &str,
         cursor: &str,
         until: Instant,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<OverridesPage, StoreError> {
         let arguments = ["read", known, cursor, &PAGE.to_string()].map(Value::from);
         let reply = self
             .exchange_overrides(arguments.into(), None, until)
@@ -246,7 +246,7 @@ fn record(name: &[u8], value: &[u8]) -> OverrideRecord {
     }
 }
 
-fn page(reply: &[Value]) -> Option<Page> {
+fn page(reply: &[Value]) -> Option<OverridesPage> {
     let (now_us, version) = (reply.first()?.as_u64()?, reply.get(1)?.as_bytes()?);
     let content = match &reply[2..] {
         [] => None,
@@ -269,7 +269,7 @@ fn page(reply: &[Value]) -> Option<Page> {
         }
         _ => return None,
     };
-    Some(Page {
+    Some(OverridesPage {
         now_us,
         version: version_in(version),
         content,

@@ -16,7 +16,7 @@ use fred::bytes::Bytes;
 use fred::types::Value;
 use futures_util::future::try_join_all;
 
-use super::connection::{CallError, Command, CommandKind};
+use super::connection::{CallError, CommandKind, RedisCommand};
 use super::name;
 use super::script::Script;
 use crate::{StoreError, Subject};
@@ -36,7 +36,7 @@ const NUMBER: usize = 7;
 /// Sends commands to the server that has a subject's keys.
 pub(super) trait CommandSender: Sync {
     /// Sends one command. Errors: never a redirection where the implementation follows them.
-    fn send(&self, command: Command) -> impl Future<Output = Result<Value, CallError>> + Send;
+    fn send(&self, command: RedisCommand) -> impl Future<Output = Result<Value, CallError>> + Send;
 }
 
 /// A Reset of one subject.
@@ -98,7 +98,7 @@ impl Reset {
     ) -> Result<Bytes, StoreError> {
         let arguments = vec![Value::String(name::log_index(&self.tag).into())];
         match commands
-            .send(Command {
+            .send(RedisCommand {
                 kind: CommandKind::Read,
                 arguments,
                 until,
@@ -150,7 +150,7 @@ impl Reset {
             .chain([Value::Bytes(index.clone())])
             .collect();
         let reply = commands
-            .send(Command {
+            .send(RedisCommand {
                 kind: CommandKind::Forget,
                 arguments,
                 until,
@@ -174,7 +174,7 @@ impl Reset {
         index: &Bytes,
         until: Instant,
     ) -> Result<bool, StoreError> {
-        let delete = |name: String| Command {
+        let delete = |name: String| RedisCommand {
             kind: CommandKind::Delete,
             arguments: vec![Value::String(name.into())],
             until,

@@ -23,7 +23,7 @@ use super::connection::breaker::within;
 use super::connection::manager::CONNECT_MAX;
 use super::connection::pace::Pace;
 use super::connection::{client, wording};
-use super::target::{Address, Peer, RedisTarget, Sentinels};
+use super::target::{HostAndPort, RedisTarget, Sentinels, ServerAddress};
 use crate::random;
 
 const SWITCHED: &str = "+switch-master";
@@ -33,8 +33,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Watches which server the Sentinels name as master. Dropping it closes the connections to them.
-pub(super) struct Watch {
-    master: watch::Receiver<Option<Address>>,
+pub(super) struct MasterWatch {
+    master: watch::Receiver<Option<HostAndPort>>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -43,19 +43,19 @@ struct SentinelGroup {
     target: Arc<RedisTarget>,
     sentinels: Sentinels,
     /// The last answer of each connected Sentinel, by its address.
-    named: Mutex<HashMap<Address, Named>>,
-    master: watch::Sender<Option<Address>>,
+    named: Mutex<HashMap<HostAndPort, NamedMaster>>,
+    master: watch::Sender<Option<HostAndPort>>,
 }
 
 /// The answer of one Sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Named {
+struct NamedMaster {
     /// The configuration epoch, which rises with each failover.
     epoch: u64,
-    master: Address,
+    master: HostAndPort,
 }
 
-impl Watch {
+impl MasterWatch {
     /// Starts asking. Must be called within a tokio runtime.
     pub(super) fn start(target: &Arc<RedisTarget>, sentinels: &Sentinels) -> Self {
         let (sender, master) = watch::channel(None);
@@ -66,7 +66,7 @@ impl Watch {
             named: Mutex::default(),
             master: sender,
         });
-        let follow = |sentinel: &Address| {
+        let follow = |sentinel: &HostAndPort| {
             tokio::spawn(follow_sentinel(group.clone(), sentinel.clone())).abort_handle()
         };
         Self {
@@ -76,7 +76,7 @@ impl Watch {
     }
 
     /// The address of the master now. Waits until a Sentinel has named one.
-    pub(super) async fn master(&self) -> Address {
+    pub(super) async fn master(&self) -> HostAndPort {
         let mut master = self.master.clone();
         loop {
             let named = master.borrow_and_update().clone();
@@ -91,7 +91,7 @@ impl Watch {
     }
 
     /// Waits until the Sentinels name a master other than `address`.
-    pub(super) async fn master_other_than(&self, address: &Address) {
+    pub(super) async fn master_other_than(&self, address: &HostAndPort) {
         let mut master = self.master.clone();
         while master
             .borrow_and_update()
@@ -105,14 +105,14 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MasterWatch {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
 /// Listens to one Sentinel for ever, and reconnects whenever that ends for any reason.
-async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: Address) {
+async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: HostAndPort) {
     let (mut last_error, mut pace) = (None, Pace::default());
     loop {
         let listening = AssertUnwindSafe(group.listen(&sentinel, &mut last_error, &mut pace))
@@ -135,11 +135,11 @@ impl SentinelGroup {
     /// Listens to a Sentinel until it is lost or gives an invalid answer. Clears `last_error` when it has answered.
     async fn listen(
         &self,
-        sentinel: &Address,
+        sentinel: &HostAndPort,
         last_error: &mut Option<String>,
         pace: &mut Pace,
     ) -> Error {
-        let peer = Peer::Tcp(sentinel.clone());
+        let peer = ServerAddress::Tcp(sentinel.clone());
         let (client, mut task) =
             match client::connect_to_sentinel(&self.target, &peer, pace.time_limit()).await {
                 Ok(connected) => connected,
@@ -170,7 +170,7 @@ impl SentinelGroup {
         }
     }
 
-    async fn ask(&self, client: &Client) -> Result<Named, Error> {
+    async fn ask(&self, client: &Client) -> Result<NamedMaster, Error> {
         let ask = |question| {
             let command = CustomCommand::new_static("SENTINEL", ClusterHash::FirstKey, false);
             let arguments = vec![
@@ -198,14 +198,14 @@ impl SentinelGroup {
             .get("config-epoch")
             .and_then(|epoch| epoch.parse().ok())
             .unwrap_or(0);
-        Ok(Named {
+        Ok(NamedMaster {
             epoch,
-            master: Address { host, port },
+            master: HostAndPort { host, port },
         })
     }
 
     /// Weighs what one says, or that it has gone, with what the others said.
-    fn record(&self, sentinel: &Address, named: Option<Named>) {
+    fn record(&self, sentinel: &HostAndPort, named: Option<NamedMaster>) {
         // No code panics while holding this lock.
         let mut all = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         match named {
@@ -216,7 +216,7 @@ impl SentinelGroup {
             // If two contradict each other within an epoch, the present master stays.
             let best = all.values().max_by_key(|named| (named.epoch, current.as_ref() == Some(&named.master)));
             // If all of them are lost, the last master stays.
-            let Some(Named { master, .. }) = best else { return false };
+            let Some(NamedMaster { master, .. }) = best else { return false };
             let switched = current.as_ref() != Some(master);
             if switched {
                 tracing::info!(service = self.sentinels.service.as_str(), %master, by = %sentinel, "Sentinel names the master");

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use fred::types::Value;
 use futures_util::future::BoxFuture;
 
-use super::connection::{CallError, Command, CommandKind};
+use super::connection::{CallError, CommandKind, RedisCommand};
 use super::script::Script;
-use super::{RedisStore, Servers, Status};
+use super::{RedisStatus, RedisStore, Servers};
 use crate::{ConnectionHealth, JointUndos, ReplicaId, SharedStore, StoreError, TopLists};
 
 impl SharedStore for RedisStore {
@@ -23,7 +23,7 @@ impl SharedStore for RedisStore {
         }
     }
 
-    fn nodes(&self) -> Vec<(String, Status)> {
+    fn nodes(&self) -> Vec<(String, RedisStatus)> {
         Self::nodes(self)
     }
 
@@ -74,7 +74,7 @@ impl RedisStore {
     ) -> Result<Value, StoreError> {
         let keys_len = i64::try_from(keys.len()).unwrap_or(i64::MAX);
         let head = [Value::String(script.sha.clone()), Value::Integer(keys_len)];
-        let command = Command {
+        let command = RedisCommand {
             kind: CommandKind::Exchange(script),
             arguments: head.into_iter().chain(keys).chain(arguments).collect(),
             until,

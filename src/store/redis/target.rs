@@ -30,7 +30,7 @@ pub struct RedisTarget {
     pub(super) database: Option<u8>,
     pub(super) credentials: Credentials,
     /// The TLS settings; `None` for connections without TLS.
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: Option<RedisTls>,
     /// The prefix of every key name; see [`Self::set_key_prefix`].
     pub(super) key_prefix: Arc<str>,
 }
@@ -39,17 +39,17 @@ pub struct RedisTarget {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Topology {
     /// One server.
-    Alone(Peer),
+    Alone(ServerAddress),
     /// The server that Sentinels name as master, which changes at a failover.
     Sentinel(Sentinels),
     /// Servers that have a share of the keys each. These are some of them, which are asked for the others.
-    Cluster(Vec<Address>),
+    Cluster(Vec<HostAndPort>),
 }
 
 /// The Sentinels that name the master.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Sentinels {
-    pub(super) nodes: Vec<Address>,
+    pub(super) nodes: Vec<HostAndPort>,
     /// The name of the master at the Sentinels.
     pub(super) service: String,
     /// Credentials for the Sentinels. They may differ from those of the servers that they watch.
@@ -58,13 +58,13 @@ pub(super) struct Sentinels {
 
 /// The address of one server: TCP or a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Peer {
-    Tcp(Address),
+pub(super) enum ServerAddress {
+    Tcp(HostAndPort),
     Unix(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Address {
+pub(super) struct HostAndPort {
     /// A host name or an IP address, without brackets.
     pub(super) host: String,
     pub(super) port: u16,
@@ -86,7 +86,7 @@ pub(super) enum Password {
 
 /// TLS settings of connections. Files are PEM, and are read for each connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tls {
+pub struct RedisTls {
     /// Certificates of the trusted authorities. Default: those of the system.
     pub ca_file: Option<PathBuf>,
     /// Our certificate chain and our private key, for servers that require client certificates.
@@ -103,37 +103,37 @@ impl RedisTarget {
         if url.fragment().is_some() {
             return Err("has a #; write %23 for one that is part of a password".to_owned());
         }
-        let mut parameters = Parameters::from_url(&url, form)?;
+        let mut parameters = UrlParameters::from_url(&url, form)?;
         let credentials = credentials(&url)?;
-        let database = if form == Form::Unix {
+        let database = if form == UrlForm::Unix {
             None
         } else {
             database(&url)?
         };
         let topology = match form {
-            Form::Alone => Topology::Alone(Peer::Tcp(host(&url, PORT)?)),
-            Form::Unix => Topology::Alone(Peer::Unix(socket(&url)?)),
-            Form::Sentinel => {
+            UrlForm::Alone => Topology::Alone(ServerAddress::Tcp(host(&url, PORT)?)),
+            UrlForm::Unix => Topology::Alone(ServerAddress::Unix(socket(&url)?)),
+            UrlForm::Sentinel => {
                 Topology::Sentinel(sentinels(host(&url, SENTINEL_PORT)?, parameters)?)
             }
-            Form::Cluster if database.is_some_and(|database| database > 0) => {
+            UrlForm::Cluster if database.is_some_and(|database| database > 0) => {
                 return Err(
                     "names a database, and a Cluster has only the first; remove it".to_owned(),
                 );
             }
-            Form::Cluster => Topology::Cluster(parameters.nodes_after(host(&url, PORT)?)),
+            UrlForm::Cluster => Topology::Cluster(parameters.nodes_after(host(&url, PORT)?)),
         };
         Ok(Self {
             topology,
             database,
             credentials,
-            tls: family.then(Tls::default),
+            tls: family.then(RedisTls::default),
             key_prefix: Arc::default(),
         })
     }
 
     /// Sets the TLS settings. Errors: the URL does not ask for TLS.
-    pub fn set_tls(&mut self, tls: Tls) -> Result<(), String> {
+    pub fn set_tls(&mut self, tls: RedisTls) -> Result<(), String> {
         if self.tls.is_none() {
             return Err(
                 "is set, but store.url does not ask for TLS; write rediss… there, or remove this"
@@ -234,7 +234,7 @@ impl RedisTarget {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum UrlForm {
     Alone,
     Unix,
     Sentinel,
@@ -242,12 +242,12 @@ enum Form {
 }
 
 /// Splits the scheme of a URL: whether it uses TLS, and the form of the rest.
-fn scheme(url: &Url) -> Result<(bool, Form), String> {
+fn scheme(url: &Url) -> Result<(bool, UrlForm), String> {
     let forms = [
-        ("", Form::Alone),
-        ("+unix", Form::Unix),
-        ("-sentinel", Form::Sentinel),
-        ("-cluster", Form::Cluster),
+        ("", UrlForm::Alone),
+        ("+unix", UrlForm::Unix),
+        ("-sentinel", UrlForm::Sentinel),
+        ("-cluster", UrlForm::Cluster),
     ];
     let families = [
         ("rediss", true),
@@ -262,7 +262,7 @@ fn scheme(url: &Url) -> Result<(bool, Form), String> {
         .into_iter()
         .find(|(family, form)| url.scheme().strip_prefix(family.0) == Some(form.0));
     match found {
-        Some(((_, true), (_, Form::Unix))) => {
+        Some(((_, true), (_, UrlForm::Unix))) => {
             Err("asks for TLS on a socket of this host; write redis+unix://".to_owned())
         }
         Some((family, form)) => Ok((family.1, form.1)),
@@ -270,7 +270,7 @@ fn scheme(url: &Url) -> Result<(bool, Form), String> {
     }
 }
 
-fn host(url: &Url, port: u16) -> Result<Address, String> {
+fn host(url: &Url, port: u16) -> Result<HostAndPort, String> {
     let host = url
         .host_str()
         .unwrap_or("")
@@ -279,7 +279,7 @@ fn host(url: &Url, port: u16) -> Result<Address, String> {
     if host.is_empty() {
         return Err(format!("names no host; {RIGHT}"));
     }
-    Ok(Address {
+    Ok(HostAndPort {
         host: host.to_owned(),
         port: url.port().unwrap_or(port),
     })
@@ -322,7 +322,7 @@ fn decoded(text: &str) -> Result<String, String> {
         .map_err(|_| "has percent-encoded bytes that are not UTF-8".to_owned())
 }
 
-fn sentinels(first: Address, mut parameters: Parameters) -> Result<Sentinels, String> {
+fn sentinels(first: HostAndPort, mut parameters: UrlParameters) -> Result<Sentinels, String> {
     let (username, password) = (parameters.username.take(), parameters.password.take());
     let service = parameters
         .service
@@ -344,19 +344,19 @@ fn sentinels(first: Address, mut parameters: Parameters) -> Result<Sentinels, St
 
 /// The parameters of a URL, behind its question mark.
 #[derive(Default)]
-struct Parameters {
-    nodes: Vec<Address>,
+struct UrlParameters {
+    nodes: Vec<HostAndPort>,
     service: Option<String>,
     username: Option<String>,
     password: Option<String>,
 }
 
-impl Parameters {
-    fn from_url(url: &Url, form: Form) -> Result<Self, String> {
+impl UrlParameters {
+    fn from_url(url: &Url, form: UrlForm) -> Result<Self, String> {
         let known: &[&str] = match form {
-            Form::Alone | Form::Unix => &[],
-            Form::Cluster => &["node"],
-            Form::Sentinel => &[
+            UrlForm::Alone | UrlForm::Unix => &[],
+            UrlForm::Cluster => &["node"],
+            UrlForm::Sentinel => &[
                 "node",
                 "sentinelServiceName",
                 "sentinelUsername",
@@ -390,7 +390,7 @@ impl Parameters {
     }
 
     /// All nodes without duplicates, `first` before the others.
-    fn nodes_after(&mut self, first: Address) -> Vec<Address> {
+    fn nodes_after(&mut self, first: HostAndPort) -> Vec<HostAndPort> {
         let mut nodes = vec![first];
         for node in self.nodes.drain(..) {
             if !nodes.contains(&node) {
@@ -417,13 +417,13 @@ fn unknown(known: &[&str], name: &str) -> String {
     }
 }
 
-fn node(text: &str) -> Result<Address, String> {
+fn node(text: &str) -> Result<HostAndPort, String> {
     let address = text.rsplit_once(':').and_then(|(host, port)| {
         let host = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
-        Some(Address {
+        Some(HostAndPort {
             host: host.to_owned(),
             port: port.parse().ok()?,
         })
@@ -434,7 +434,7 @@ fn node(text: &str) -> Result<Address, String> {
     })
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for HostAndPort {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(out, "[{}]:{}", self.host, self.port)
@@ -444,7 +444,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(out, "{address}"),
@@ -461,7 +461,7 @@ impl fmt::Display for RedisTarget {
         } else {
             "redis"
         };
-        let list = |nodes: &[Address]| {
+        let list = |nodes: &[HostAndPort]| {
             nodes
                 .iter()
                 .map(ToString::to_string)
@@ -469,8 +469,10 @@ impl fmt::Display for RedisTarget {
                 .join(",")
         };
         match &self.topology {
-            Topology::Alone(Peer::Unix(path)) => write!(out, "{family}+unix://{}", path.display())?,
-            Topology::Alone(Peer::Tcp(address)) => write!(out, "{family}://{address}")?,
+            Topology::Alone(ServerAddress::Unix(path)) => {
+                write!(out, "{family}+unix://{}", path.display())?
+            }
+            Topology::Alone(ServerAddress::Tcp(address)) => write!(out, "{family}://{address}")?,
             Topology::Cluster(nodes) => write!(out, "{family}-cluster://{}", list(nodes))?,
             Topology::Sentinel(Sentinels { nodes, service, .. }) => {
                 write!(

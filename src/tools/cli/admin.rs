@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::ask::finish;
 use super::connect::{ConnectArguments, run};
-use tollgate_server::grpc::{AdminAnswer, AdminQuestion, AdminToken, Connection, Form};
+use tollgate_server::grpc::{AdminAnswer, AdminQuestion, AdminToken, AnswerForm, ClientConnection};
 use tollgate_store::small_file;
 
 /// Largest file of a token, in bytes. The server reads no larger one.
@@ -24,12 +24,12 @@ pub(super) struct AdminArguments {
     #[arg(short, long)]
     plan: String,
     #[command(flatten)]
-    server: AdminServer,
+    server: AdminServerArguments,
 }
 
 /// The server of an admin command.
 #[derive(Debug, clap::Args)]
-pub(super) struct AdminServer {
+pub(super) struct AdminServerArguments {
     /// The admin listener of the server, unix:/path or host:port.
     #[arg(
         short,
@@ -75,11 +75,11 @@ pub(super) fn explain(arguments: &AdminArguments) -> ExitCode {
     })
 }
 
-pub(super) fn reload(server: &AdminServer) -> ExitCode {
+pub(super) fn reload(server: &AdminServerArguments) -> ExitCode {
     server.run(async |connection, token| connection.reload(server.form(), token.as_ref()).await)
 }
 
-pub(super) fn replicas(server: &AdminServer) -> ExitCode {
+pub(super) fn replicas(server: &AdminServerArguments) -> ExitCode {
     server.run(async |connection, token| connection.replicas(server.form(), token.as_ref()).await)
 }
 
@@ -87,7 +87,7 @@ impl AdminArguments {
     fn run(
         &self,
         command: impl AsyncFnOnce(
-            Connection,
+            ClientConnection,
             AdminQuestion,
             Option<AdminToken>,
         ) -> Result<AdminAnswer, String>,
@@ -103,10 +103,10 @@ impl AdminArguments {
     }
 }
 
-impl AdminServer {
+impl AdminServerArguments {
     pub(super) fn run(
         &self,
-        command: impl AsyncFnOnce(Connection, Option<AdminToken>) -> Result<AdminAnswer, String>,
+        command: impl AsyncFnOnce(ClientConnection, Option<AdminToken>) -> Result<AdminAnswer, String>,
     ) -> ExitCode {
         run(async {
             let (connection, token) = self.connect().await?;
@@ -116,7 +116,7 @@ impl AdminServer {
     }
 
     /// Connects, and reads the token. Errors: a sentence.
-    pub(super) async fn connect(&self) -> Result<(Connection, Option<AdminToken>), String> {
+    pub(super) async fn connect(&self) -> Result<(ClientConnection, Option<AdminToken>), String> {
         let target = self.connect.target(&self.admin)?;
         let token = self.token()?;
         if token.is_some() && !target.is_private() {
@@ -128,7 +128,7 @@ impl AdminServer {
         Ok((target.connect().await?, token))
     }
 
-    pub(super) fn form(&self) -> Form {
+    pub(super) fn form(&self) -> AnswerForm {
         self.connect.form()
     }
 

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use super::terminal::fail;
 use tollgate_core::duration;
-use tollgate_server::grpc::{Form, Target};
+use tollgate_server::grpc::{AnswerForm, Target};
 use tollgate_server::tls::ClientSettings;
 
 /// Exit code of a command that got no answer.
@@ -75,10 +75,10 @@ impl ConnectArguments {
         Target::new(address, encrypts.then_some(settings), self.timeout)
     }
 
-    pub(super) fn form(&self) -> Form {
+    pub(super) fn form(&self) -> AnswerForm {
         match self.output {
-            Output::Human => Form::Human,
-            Output::Json => Form::Json,
+            Output::Human => AnswerForm::Human,
+            Output::Json => AnswerForm::Json,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::admin::AdminServer;
+use super::admin::AdminServerArguments;
 use tollgate_core::duration;
 use tollgate_server::grpc::{OverrideQuestion, QuotaQuestion, SubjectQuestion};
 
@@ -62,7 +62,7 @@ pub(super) struct SetArguments {
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
     #[command(flatten)]
-    server: AdminServer,
+    server: AdminServerArguments,
 }
 
 /// The arguments of `tollgate override delete`.
@@ -77,7 +77,7 @@ pub(super) struct DeleteArguments {
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
     #[command(flatten)]
-    server: AdminServer,
+    server: AdminServerArguments,
 }
 
 /// The arguments of `tollgate override list`.
@@ -90,7 +90,7 @@ pub(super) struct ListArguments {
     #[arg(long, value_name = "KEY", requires = "plan")]
     matching: Option<String>,
     #[command(flatten)]
-    server: AdminServer,
+    server: AdminServerArguments,
 }
 
 pub(super) fn run(command: OverrideCommand) -> ExitCode {

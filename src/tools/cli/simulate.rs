@@ -20,9 +20,9 @@ use super::terminal::{fail, print};
 use super::{INPUT, base};
 use crate::simulate::fields::Format;
 use crate::simulate::line::{LineOptions, LineReader};
-use crate::simulate::replay::Spacing;
+use crate::simulate::replay::RequestSpacing;
 use crate::simulate::report::{Report, VariantName, html, json, remarks, svg, text};
-use input::Log;
+use input::OpenedLog;
 use tollgate_core::plan::{Plan, PlanSet};
 use tollgate_server::config::Config;
 use tollgate_store::clock::{Clock, SystemClock};
@@ -59,7 +59,7 @@ pub(super) struct SimulateArguments {
     compare: Option<PathBuf>,
     /// What to print: human lines, or one json object.
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: ReportOutput,
     /// Write a chart by hour to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -72,7 +72,7 @@ pub(super) struct SimulateArguments {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
+enum ReportOutput {
     /// Tables for people.
     #[default]
     Human,
@@ -86,7 +86,7 @@ struct Setup {
     /// Names of plans, in the order of `plans`.
     names: Vec<String>,
     /// Each plan as every variant has it.
-    plans: Vec<Vec<(Arc<Plan>, Spacing)>>,
+    plans: Vec<Vec<(Arc<Plan>, RequestSpacing)>>,
     variants: Vec<VariantName>,
     /// For each variant, all plans of its config, with the overrides.
     configs: Vec<PlanSet>,
@@ -120,7 +120,8 @@ fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
         Format::parse(&arguments.format).map_err(|error| wrong(format!("--format: {error}")))?;
     let configs = configs(arguments)?;
     let name = arguments.log.display().to_string();
-    let mut log = Log::open(&arguments.log).map_err(|error| (1, format!("{name} {error}")))?;
+    let mut log =
+        OpenedLog::open(&arguments.log).map_err(|error| (1, format!("{name} {error}")))?;
     let sample = log
         .lines
         .sample()
@@ -160,7 +161,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
     }
     write(arguments.svg.as_deref(), || svg(&report))?;
     write(arguments.html.as_deref(), || html(&report))?;
-    Ok(if arguments.output == Output::Json {
+    Ok(if arguments.output == ReportOutput::Json {
         json(&report)
     } else {
         text(&report)
@@ -187,10 +188,10 @@ fn setup(
 ) -> Result<Setup, String> {
     let spacings: &[_] = match reader.is_in_whole_seconds() {
         true => &[
-            (Spacing::AsStamped, Some(Spacing::AsStamped)),
-            (Spacing::Evenly, Some(Spacing::Evenly)),
+            (RequestSpacing::AsStamped, Some(RequestSpacing::AsStamped)),
+            (RequestSpacing::Evenly, Some(RequestSpacing::Evenly)),
         ],
-        false => &[(Spacing::AsStamped, None)],
+        false => &[(RequestSpacing::AsStamped, None)],
     };
     let mut setup = Setup {
         names: Vec::new(),

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::admin::AdminServer;
+use super::admin::AdminServerArguments;
 use super::connect::run;
 use super::terminal::print;
-use page::{Page, View};
-use tollgate_server::grpc::{AdminToken, Connection, Form, TopQuestion};
+use page::{TopPage, View};
+use tollgate_server::grpc::{AdminToken, AnswerForm, ClientConnection, TopQuestion};
 
 /// How often the page asks; replicas publish once a second.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(super) struct TopArguments {
     #[arg(long)]
     once: bool,
     #[command(flatten)]
-    admin: AdminServer,
+    admin: AdminServerArguments,
 }
 
 /// What keys are ranked by.
@@ -64,18 +64,22 @@ pub(super) fn top(arguments: &TopArguments) -> ExitCode {
     run(async {
         let (connection, token) = admin.connect().await?;
         let form = admin.form();
-        if !once && form == Form::Human && io::stdout().is_terminal() && io::stdin().is_terminal() {
+        if !once
+            && form == AnswerForm::Human
+            && io::stdout().is_terminal()
+            && io::stdin().is_terminal()
+        {
             return refresh(&connection, question, token.as_ref())
                 .await
                 .map(|()| ExitCode::SUCCESS);
         }
         let table = connection.top(&question, token.as_ref()).await?;
         let text = match form {
-            Form::Human => table_text(&View {
+            AnswerForm::Human => table_text(&View {
                 question: &question,
                 table: &table,
             }),
-            Form::Json => table.json(),
+            AnswerForm::Json => table.json(),
         };
         Ok(print(&text).map_or_else(|code| code, |()| ExitCode::SUCCESS))
     })
@@ -83,20 +87,20 @@ pub(super) fn top(arguments: &TopArguments) -> ExitCode {
 
 /// Shows the page until it is closed. Errors: a sentence, after the terminal is as it was.
 async fn refresh(
-    connection: &Connection,
+    connection: &ClientConnection,
     mut question: TopQuestion,
     token: Option<&AdminToken>,
 ) -> Result<(), String> {
     let mut table = connection.top(&question, token).await?;
-    let mut page = Page::open()?;
+    let mut page = TopPage::open()?;
     loop {
         page.draw(&View {
             question: &question,
             table: &table,
         })?;
         match page.key_within(REFRESH_EVERY)? {
-            Some(page::Key::Close) => return Ok(()),
-            Some(page::Key::SwitchOrder) => question.by_cost = !question.by_cost,
+            Some(page::PressedKey::Close) => return Ok(()),
+            Some(page::PressedKey::SwitchOrder) => question.by_cost = !question.by_cost,
             None => {}
         }
         table = connection.top(&question, token).await?;

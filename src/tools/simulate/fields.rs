@@ -20,13 +20,13 @@ const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $
 const COMMON: &str =
     "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 /// Fields that are parts of the request line or its target.
-const DERIVED: [(&str, &str, Part); 6] = [
-    ("request_method", "request", Part::Method),
-    ("request_uri", "request", Part::Target),
-    ("uri", "request", Part::Path),
-    ("args", "request", Part::Query),
-    ("uri", "request_uri", Part::TargetPath),
-    ("args", "request_uri", Part::TargetQuery),
+const DERIVED: [(&str, &str, FieldPart); 6] = [
+    ("request_method", "request", FieldPart::Method),
+    ("request_uri", "request", FieldPart::Target),
+    ("uri", "request", FieldPart::Path),
+    ("args", "request", FieldPart::Query),
+    ("uri", "request_uri", FieldPart::TargetPath),
+    ("args", "request_uri", FieldPart::TargetQuery),
 ];
 
 /// How the lines of a log are written.
@@ -58,7 +58,7 @@ impl Format {
 
 /// A part of another field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum FieldPart {
     Whole,
     Method,
     Target,
@@ -83,7 +83,7 @@ pub struct Values {
 pub struct Fields {
     cutter: Cutter,
     /// For each wanted field: the index of the field that it is cut from, and which part it is.
-    wanted: Vec<(usize, Part)>,
+    wanted: Vec<(usize, FieldPart)>,
 }
 
 #[derive(Debug)]
@@ -143,7 +143,10 @@ impl Fields {
                 .filter(|(part, ..)| *part == name)
                 .find_map(|(_, of, part)| Some((own(of)?, *part)))
         };
-        let Some(found) = own(name).map(|index| (index, Part::Whole)).or_else(derived) else {
+        let Some(found) = own(name)
+            .map(|index| (index, FieldPart::Whole))
+            .or_else(derived)
+        else {
             return Err(self.unknown(name));
         };
         let index = self
@@ -216,7 +219,7 @@ impl Fields {
     }
 }
 
-impl Part {
+impl FieldPart {
     fn select(self, value: &[u8]) -> &[u8] {
         let word = |index| {
             value

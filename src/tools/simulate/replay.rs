@@ -36,7 +36,7 @@ const GARBAGE_BYTES: usize = 8 << 20;
 
 /// Which time of a request counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spacing {
+pub enum RequestSpacing {
     /// The one in the log. For a log of whole seconds, each second is a burst.
     AsStamped,
     /// Requests of a second are spread evenly over it.
@@ -99,17 +99,21 @@ pub struct TooMuchMemory;
 impl Replay {
     /// Nothing replayed yet. `plans` has each plan as every variant has it; all have the same number of variants. `bytes_max` bounds the
     /// memory of counters that grow, which are those of `sliding_log` and `sliding_window`.
-    pub fn new(plans: &[Vec<(Arc<Plan>, Spacing)>], keys_max: usize, bytes_max: usize) -> Self {
+    pub fn new(
+        plans: &[Vec<(Arc<Plan>, RequestSpacing)>],
+        keys_max: usize,
+        bytes_max: usize,
+    ) -> Self {
         let variants = plans.first().map_or(0, Vec::len);
         let groups = groups(plans);
-        let variant = |(index, (plan, spacing)): (usize, &(Arc<Plan>, Spacing))| {
+        let variant = |(index, (plan, spacing)): (usize, &(Arc<Plan>, RequestSpacing))| {
             let group = groups
                 .get(&(index, &*plan.counts_as))
                 .filter(|(_, several)| *several)
                 .map(|(first, _)| *first);
             Variant::new(plan.clone(), *spacing, group)
         };
-        let of_plan = |of: &Vec<(Arc<Plan>, Spacing)>| {
+        let of_plan = |of: &Vec<(Arc<Plan>, RequestSpacing)>| {
             PlanReplay::new(of.iter().enumerate().map(variant).collect())
         };
         let shared = (0..variants).map(|_| SharedCounters::default()).collect();
@@ -214,7 +218,7 @@ impl Replay {
 }
 
 /// For each variant and `counts_as`, the first plan that has it, and whether there are more.
-fn groups(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> HashMap<(usize, &str), (usize, bool)> {
+fn groups(plans: &[Vec<(Arc<Plan>, RequestSpacing)>]) -> HashMap<(usize, &str), (usize, bool)> {
     let mut groups = HashMap::new();
     for (index, of) in plans.iter().enumerate() {
         for (variant, (plan, _)) in of.iter().enumerate() {
@@ -229,7 +233,7 @@ fn groups(plans: &[Vec<(Arc<Plan>, Spacing)>]) -> HashMap<(usize, &str), (usize,
 
 /// For each plan, a number that it shares with all plans whose requests for a key may count together in some variant, be it by an
 /// override. `configs` has the plans of each variant's config with their overrides; without any, it may be empty.
-pub fn components(plans: &[Vec<(Arc<Plan>, Spacing)>], configs: &[PlanSet]) -> Vec<usize> {
+pub fn components(plans: &[Vec<(Arc<Plan>, RequestSpacing)>], configs: &[PlanSet]) -> Vec<usize> {
     let mut components: Vec<usize> = (0..plans.len()).collect();
     // The first plan that is counted so in a variant.
     let mut firsts: HashMap<(usize, Arc<str>), usize> = HashMap::new();

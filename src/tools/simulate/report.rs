@@ -10,7 +10,9 @@ mod text;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::replay::{HOUR_US, Hour, Hours, NEED_UNKNOWN, Replay, Spacing, Variant, WORST_MAX};
+use super::replay::{
+    HOUR_US, Hour, Hours, NEED_UNKNOWN, Replay, RequestSpacing, Variant, WORST_MAX,
+};
 use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
 
 pub use chart::svg;
@@ -61,7 +63,7 @@ pub struct VariantName {
     /// The config's name.
     pub config: String,
     /// How requests of one second were spaced; `None` for a log with finer times.
-    pub spacing: Option<Spacing>,
+    pub spacing: Option<RequestSpacing>,
 }
 
 /// All that is reported.
@@ -247,10 +249,10 @@ impl LimitReport {
     }
 }
 
-fn spacing_name(spacing: Option<Spacing>) -> Option<&'static str> {
+fn spacing_name(spacing: Option<RequestSpacing>) -> Option<&'static str> {
     spacing.map(|spacing| match spacing {
-        Spacing::AsStamped => "in bursts",
-        Spacing::Evenly => "evenly",
+        RequestSpacing::AsStamped => "in bursts",
+        RequestSpacing::Evenly => "evenly",
     })
 }
 

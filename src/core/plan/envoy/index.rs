@@ -40,13 +40,13 @@ struct Shape {
     /// Index of its first rule.
     first: usize,
     /// The most specific ones first.
-    forms: Vec<Form>,
+    forms: Vec<RuleForm>,
 }
 
 /// Rules of a shape that give the same parts of the values.
 #[derive(Clone)]
-struct Form {
-    parts: SmallVec<[Part; 4]>,
+struct RuleForm {
+    parts: SmallVec<[ValuePart; 4]>,
     specificity: Specificity,
     /// Indices of rules, by the hash of the parts.
     rules: HashTable<usize>,
@@ -54,7 +54,7 @@ struct Form {
 
 /// The part of a value that a rule gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum ValuePart {
     Nothing,
     All,
     /// So many bytes from the beginning and from the end, and texts between them.
@@ -150,17 +150,17 @@ impl Index {
 
 impl Shape {
     fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
-        let parts: SmallVec<[Part; 4]> = rules[rule_index]
+        let parts: SmallVec<[ValuePart; 4]> = rules[rule_index]
             .patterns
             .iter()
-            .map(|pattern| Part::for_value(&pattern.value))
+            .map(|pattern| ValuePart::for_value(&pattern.value))
             .collect();
         let form = match self.forms.iter().position(|form| form.parts == parts) {
             Some(form) => form,
             None if self.forms.len() >= FORMS_MAX => return Err(RuleError::TooManyForms),
             None => {
                 let specificity = Specificity::for_rule(&rules[rule_index]);
-                self.forms.push(Form {
+                self.forms.push(RuleForm {
                     parts,
                     specificity,
                     rules: HashTable::new(),
@@ -172,7 +172,7 @@ impl Shape {
     }
 }
 
-impl Form {
+impl RuleForm {
     fn add(&mut self, rules: &[DescriptorRule], rule_index: usize) -> Result<(), RuleError> {
         let given = |rule_index: usize| {
             hash(
@@ -208,7 +208,7 @@ impl Form {
     }
 }
 
-impl Part {
+impl ValuePart {
     fn for_value(value: &ValuePattern) -> Self {
         match value {
             ValuePattern::Any => Self::Nothing,

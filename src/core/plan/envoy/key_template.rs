@@ -9,13 +9,13 @@ use crate::key::{KEY_BYTES_MAX, Key, SHARD_BYTES_MAX};
 /// The key that a plan counts a descriptor under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyTemplate {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
     /// Letters that get a `\` before them within a value; none where there is no second value.
     escaped: Box<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(Box<str>),
     /// The value of the entry at this index.
     Value(usize),
@@ -43,13 +43,13 @@ impl KeyTemplate {
                 .split_once('}')
                 .ok_or("has a { without a }; write {name} for the value of an entry")?;
             push_text(&mut parts, before)?;
-            if before.is_empty() && matches!(parts.last(), Some(Part::Value(_))) {
+            if before.is_empty() && matches!(parts.last(), Some(TemplatePart::Value(_))) {
                 return Err(
                     "has two values side by side; write a letter between them, such as {a}:{b}"
                         .to_owned(),
                 );
             }
-            parts.push(Part::Value(index_of(name, patterns)?));
+            parts.push(TemplatePart::Value(index_of(name, patterns)?));
             rest = after;
         }
         push_text(&mut parts, rest)?;
@@ -62,24 +62,29 @@ impl KeyTemplate {
             .iter()
             .enumerate()
             .filter(|(_, pattern)| pattern.is_open());
-        let mut parts: Vec<Part> = open
-            .flat_map(|(entry_index, _)| [Part::Text("|".into()), Part::Value(entry_index)])
+        let mut parts: Vec<TemplatePart> = open
+            .flat_map(|(entry_index, _)| {
+                [
+                    TemplatePart::Text("|".into()),
+                    TemplatePart::Value(entry_index),
+                ]
+            })
             .collect();
         if parts.is_empty() {
             let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
-            return Self::from_parts(vec![Part::Text(patterns.join("|").into())]);
+            return Self::from_parts(vec![TemplatePart::Text(patterns.join("|").into())]);
         }
         parts.remove(0);
         Self::from_parts(parts)
     }
 
-    fn from_parts(parts: Vec<Part>) -> Self {
+    fn from_parts(parts: Vec<TemplatePart>) -> Self {
         let values = parts
             .iter()
-            .filter(|part| matches!(part, Part::Value(_)))
+            .filter(|part| matches!(part, TemplatePart::Value(_)))
             .count();
         let texts = parts.iter().map(|part| {
-            if let Part::Text(text) = part {
+            if let TemplatePart::Text(text) = part {
                 &**text
             } else {
                 ""
@@ -104,16 +109,16 @@ impl KeyTemplate {
     /// The text of a descriptor with these entries.
     pub(super) fn text(&self, entries: &[Entry]) -> String {
         let value = |entry_index: usize| entries.get(entry_index).map_or("", |entry| &entry.value);
-        let bytes = |part: &Part| match part {
-            Part::Text(text) => text.len(),
-            Part::Value(entry_index) => value(*entry_index).len(),
+        let bytes = |part: &TemplatePart| match part {
+            TemplatePart::Text(text) => text.len(),
+            TemplatePart::Value(entry_index) => value(*entry_index).len(),
         };
         // Exact where nothing is escaped.
         let mut key = String::with_capacity(self.parts.iter().map(bytes).sum());
         for part in &self.parts {
             match part {
-                Part::Text(text) => key.push_str(text),
-                Part::Value(entry_index) => {
+                TemplatePart::Text(text) => key.push_str(text),
+                TemplatePart::Value(entry_index) => {
                     push_escaped(&mut key, value(*entry_index), &self.escaped)
                 }
             }
@@ -166,12 +171,12 @@ fn push_escaped(key: &mut String, value: &str, escaped: &str) {
     }
 }
 
-fn push_text(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
+fn push_text(parts: &mut Vec<TemplatePart>, text: &str) -> Result<(), String> {
     if text.contains('}') {
         return Err("has a } without a {; write {name} for the value of an entry".to_owned());
     }
     if !text.is_empty() {
-        parts.push(Part::Text(text.into()));
+        parts.push(TemplatePart::Text(text.into()));
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub struct AppliedOverride {
 
 #[derive(Debug, Default)]
 struct OfPlan {
-    keys: Keys,
+    keys: OverridesByKey,
     /// Sorted by their texts as bytes.
     prefixes: Vec<Prefix>,
 }
@@ -43,21 +43,21 @@ struct OfPlan {
 /// Overrides of keys, found by the hash of the key, which each has itself. A table of places takes less room than one of overrides,
 /// of which up to half of the places are free.
 #[derive(Debug, Default)]
-struct Keys {
+struct OverridesByKey {
     all: Vec<AppliedOverride>,
-    places: HashTable<Place>,
+    places: HashTable<OverrideIndex>,
 }
 
 /// An index among the overrides of one plan. A short number, since a table has free places for up to as many more.
-type Place = u16;
+type OverrideIndex = u16;
 
-const _: () = assert!(OverrideSource::ALL.len() * OVERRIDE_KEYS_MAX <= Place::MAX as usize);
+const _: () = assert!(OverrideSource::ALL.len() * OVERRIDE_KEYS_MAX <= OverrideIndex::MAX as usize);
 
 #[derive(Debug)]
 struct Prefix {
     applied: AppliedOverride,
     /// Index of the longest other prefix that this one begins with.
-    parent: Option<Place>,
+    parent: Option<OverrideIndex>,
 }
 
 impl OverrideTable {
@@ -110,26 +110,26 @@ impl AppliedOverride {
     }
 }
 
-impl Keys {
+impl OverridesByKey {
     fn get(&self, key: &str) -> Option<&AppliedOverride> {
-        let is_same = |place: &Place| self.at(*place).text() == key;
+        let is_same = |place: &OverrideIndex| self.at(*place).text() == key;
         let place = self.places.find(xxh3_64(key.as_bytes()), is_same)?;
         Some(self.at(*place))
     }
 
-    fn at(&self, place: Place) -> &AppliedOverride {
+    fn at(&self, place: OverrideIndex) -> &AppliedOverride {
         &self.all[usize::from(place)]
     }
 
     /// Adds an override, unless there is one of its key. There are never more than places.
     fn add(&mut self, applied: AppliedOverride) {
-        let Ok(place) = Place::try_from(self.all.len()) else {
+        let Ok(place) = OverrideIndex::try_from(self.all.len()) else {
             return;
         };
         if self.get(applied.text()).is_none() {
             let hash = applied.hash();
             self.all.push(applied);
-            let rehash = |place: &Place| self.all[usize::from(*place)].hash();
+            let rehash = |place: &OverrideIndex| self.all[usize::from(*place)].hash();
             self.places.insert_unique(hash, place, rehash);
         }
     }

@@ -14,7 +14,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::RULES_MAX;
-use super::descriptors::{Descriptor, RateLimit};
+use super::descriptors::{ConfiguredDescriptor, RateLimit};
 use super::pattern::Pattern;
 
 /// Most branches while rules are made. Most of them are not rules, where limits are deeply nested.
@@ -23,7 +23,7 @@ const BRANCHES_MAX: usize = 10 * RULES_MAX;
 /// A pattern, with what ratelimit finds for the entries that it matches.
 pub(super) struct Branch<'a> {
     pub(super) pattern: Pattern,
-    pub(super) found: Option<&'a Descriptor>,
+    pub(super) found: Option<&'a ConfiguredDescriptor>,
     /// Where the file has the reason for this branch.
     pub(super) path: &'a str,
     /// Whether it has a limit, or hides one.
@@ -32,7 +32,7 @@ pub(super) struct Branch<'a> {
 }
 
 /// One rule: a branch for each entry. Without a limit, the descriptor passes.
-pub(super) struct Rule<'b, 'a> {
+pub(super) struct BranchRule<'b, 'a> {
     pub(super) branches: Vec<&'b Branch<'a>>,
 }
 
@@ -40,20 +40,22 @@ pub(super) struct Rule<'b, 'a> {
 #[derive(Debug)]
 pub(super) struct TooMany;
 
-impl<'a> Rule<'_, 'a> {
+impl<'a> BranchRule<'_, 'a> {
     pub(super) fn limit(&self) -> Option<&'a RateLimit> {
         self.branches.last()?.found?.limit.as_ref()
     }
 }
 
 /// The branches of all descriptors. Errors: there would be too many.
-pub(super) fn branches(descriptors: &[Descriptor]) -> Result<Vec<Branch<'_>>, TooMany> {
+pub(super) fn branches(descriptors: &[ConfiguredDescriptor]) -> Result<Vec<Branch<'_>>, TooMany> {
     let mut budget = BRANCHES_MAX;
     in_list(descriptors, &[], &mut budget)
 }
 
 /// The rules of these branches. Errors: there are too many.
-pub(super) fn rules<'b, 'a>(branches: &'b [Branch<'a>]) -> Result<Vec<Rule<'b, 'a>>, TooMany> {
+pub(super) fn rules<'b, 'a>(
+    branches: &'b [Branch<'a>],
+) -> Result<Vec<BranchRule<'b, 'a>>, TooMany> {
     let mut rules = Vec::new();
     add_rules(branches, &mut Vec::new(), &mut rules)?;
     Ok(rules)
@@ -62,12 +64,12 @@ pub(super) fn rules<'b, 'a>(branches: &'b [Branch<'a>]) -> Result<Vec<Rule<'b, '
 fn add_rules<'b, 'a>(
     branches: &'b [Branch<'a>],
     above: &mut Vec<&'b Branch<'a>>,
-    rules: &mut Vec<Rule<'b, 'a>>,
+    rules: &mut Vec<BranchRule<'b, 'a>>,
 ) -> Result<(), TooMany> {
     for branch in branches {
         above.push(branch);
         if branch.decides {
-            rules.push(Rule {
+            rules.push(BranchRule {
                 branches: above.clone(),
             });
         }
@@ -91,7 +93,7 @@ struct Planned<'a> {
 /// The branches of one list, whose descriptors stand in the order in which ratelimit tries them. `hidden` are lists below wider
 /// branches.
 fn in_list<'a>(
-    list: &'a [Descriptor],
+    list: &'a [ConfiguredDescriptor],
     hidden: &[&[Branch<'a>]],
     budget: &mut usize,
 ) -> Result<Vec<Branch<'a>>, TooMany> {
@@ -144,7 +146,7 @@ fn in_list<'a>(
 /// The patterns of a list's branches, each with the descriptor that ratelimit takes for the entries that it matches. Descriptors
 /// come first: of rules that are equally specific the first decides.
 fn plan<'a>(
-    list: &'a [Descriptor],
+    list: &'a [ConfiguredDescriptor],
     hidden: &[&[Branch<'a>]],
     budget: &mut usize,
 ) -> Result<Vec<Planned<'a>>, TooMany> {
@@ -205,7 +207,11 @@ fn plan<'a>(
 }
 
 /// Whether the entries that both match need a branch of their own, so that the first decides for them, which ratelimit takes.
-fn must_meet(first: &Descriptor, pattern: &Pattern, winner: Option<&Descriptor>) -> bool {
+fn must_meet(
+    first: &ConfiguredDescriptor,
+    pattern: &Pattern,
+    winner: Option<&ConfiguredDescriptor>,
+) -> bool {
     if pattern.is_exact() || first.pattern.contains(pattern) || pattern.contains(&first.pattern) {
         return false;
     }

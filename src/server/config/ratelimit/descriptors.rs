@@ -46,14 +46,14 @@ const TRUE: [&str; 4] = ["true", "yes", "on", "y"];
 const FALSE: [&str; 4] = ["false", "no", "off", "n"];
 
 /// A whole file.
-pub(super) struct Domain {
+pub(super) struct ConfiguredDomain {
     pub(super) name: String,
-    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) descriptors: Vec<ConfiguredDescriptor>,
 }
 
 /// One entry of a descriptor, with its limit and what is nested in it.
 #[derive(Debug, Clone)]
-pub(super) struct Descriptor {
+pub(super) struct ConfiguredDescriptor {
     pub(super) path: String,
     pub(super) pattern: Pattern,
     pub(super) limit: Option<RateLimit>,
@@ -92,7 +92,7 @@ pub(super) fn domain(
     root: Node,
     errors: &mut ErrorList,
     warnings: &mut Warnings,
-) -> Option<Domain> {
+) -> Option<ConfiguredDomain> {
     let mut table = root.table(errors)?;
     let name = required_text(&mut table, "domain", errors);
     let descriptors = match take(&mut table, "descriptors") {
@@ -105,17 +105,17 @@ pub(super) fn domain(
         report(errors, "domain", "is empty, which ratelimit refuses too");
         return None;
     }
-    if !descriptors.iter().any(Descriptor::has_limit) {
+    if !descriptors.iter().any(ConfiguredDescriptor::has_limit) {
         report(
             warnings,
             "descriptors",
             "has no rate_limit: every request of this domain passes",
         );
     }
-    Some(Domain { name, descriptors })
+    Some(ConfiguredDomain { name, descriptors })
 }
 
-impl Descriptor {
+impl ConfiguredDescriptor {
     fn has_limit(&self) -> bool {
         self.limit.is_some() || self.nested.iter().any(Self::has_limit)
     }
@@ -126,7 +126,7 @@ fn descriptors(
     level: usize,
     errors: &mut ErrorList,
     warnings: &mut Warnings,
-) -> Option<Vec<Descriptor>> {
+) -> Option<Vec<ConfiguredDescriptor>> {
     let path = node.path.clone();
     if level > LEVELS_MAX {
         report(
@@ -146,19 +146,22 @@ fn descriptors(
         .into_iter()
         .map(|node| descriptor(node, (level, &mut seen), errors, warnings))
         .collect();
-    let read: Vec<Option<Descriptor>> = read.into_iter().collect::<Option<_>>()?;
+    let read: Vec<Option<ConfiguredDescriptor>> = read.into_iter().collect::<Option<_>>()?;
     Some(in_order(read.into_iter().flatten().collect(), warnings))
 }
 
 /// The order in which ratelimit tries descriptors: whole values, then wildcards as they stand in the file, then any value. Those
 /// that are never tried are left out: an earlier one matches all that they match.
-fn in_order(mut list: Vec<Descriptor>, warnings: &mut Warnings) -> Vec<Descriptor> {
+fn in_order(
+    mut list: Vec<ConfiguredDescriptor>,
+    warnings: &mut Warnings,
+) -> Vec<ConfiguredDescriptor> {
     list.sort_by_key(|one| match one.pattern.is_exact() {
         true => 0,
         false if one.has_value => 1,
         false => 2,
     });
-    let mut kept = Vec::<Descriptor>::new();
+    let mut kept = Vec::<ConfiguredDescriptor>::new();
     // Whole values are looked up before all others.
     let mut wide = Vec::<usize>::new();
     for one in list {
@@ -189,7 +192,7 @@ fn descriptor(
     (level, seen): (usize, &mut HashSet<(String, String)>),
     errors: &mut ErrorList,
     warnings: &mut Warnings,
-) -> Option<Option<Descriptor>> {
+) -> Option<Option<ConfiguredDescriptor>> {
     let path = node.path.clone();
     let mut table = node.table(errors)?;
     let key = required_text(&mut table, "key", errors);
@@ -227,7 +230,7 @@ fn descriptor(
         return Some(None);
     };
     let (pattern, has_value) = (Pattern::new(&key, &value), !value.is_empty());
-    Some(Some(Descriptor {
+    Some(Some(ConfiguredDescriptor {
         path,
         pattern,
         has_value,

@@ -12,11 +12,11 @@ const MEETS_MAX: usize = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pattern {
     pub(super) key: String,
-    pub(super) value: Value,
+    pub(super) value: MatchedValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Value {
+pub(super) enum MatchedValue {
     Any,
     /// With its text.
     Wildcard(String, Wildcard),
@@ -24,14 +24,14 @@ pub(super) enum Value {
 }
 
 /// Of two patterns where one matches only what the other matches too, it is the greater one.
-pub(super) type Specificity = (u8, usize, Reverse<usize>);
+pub(super) type PatternSpecificity = (u8, usize, Reverse<usize>);
 
 impl Pattern {
     pub(super) fn new(key: &str, value: &str) -> Self {
         let value = match Wildcard::parse(value) {
-            Some(wildcard) => Value::Wildcard(wildcard.to_string(), wildcard),
-            None if value.chars().all(|letter| letter == '*') => Value::Any,
-            None => Value::Exact(value.to_owned()),
+            Some(wildcard) => MatchedValue::Wildcard(wildcard.to_string(), wildcard),
+            None if value.chars().all(|letter| letter == '*') => MatchedValue::Any,
+            None => MatchedValue::Exact(value.to_owned()),
         };
         Self {
             key: key.to_owned(),
@@ -40,20 +40,21 @@ impl Pattern {
     }
 
     pub(super) fn is_exact(&self) -> bool {
-        matches!(self.value, Value::Exact(_))
+        matches!(self.value, MatchedValue::Exact(_))
     }
 
     /// Whether every entry that `other` matches is matched by this too.
     pub(super) fn contains(&self, other: &Self) -> bool {
         self.key == other.key
             && match (&self.value, &other.value) {
-                (Value::Any, _) => true,
-                (_, Value::Any) => false,
-                (Value::Wildcard(_, wildcard), Value::Wildcard(text, _) | Value::Exact(text)) => {
-                    wildcard.matches(text)
-                }
-                (Value::Exact(value), other) => {
-                    matches!(other, Value::Exact(other) if other == value)
+                (MatchedValue::Any, _) => true,
+                (_, MatchedValue::Any) => false,
+                (
+                    MatchedValue::Wildcard(_, wildcard),
+                    MatchedValue::Wildcard(text, _) | MatchedValue::Exact(text),
+                ) => wildcard.matches(text),
+                (MatchedValue::Exact(value), other) => {
+                    matches!(other, MatchedValue::Exact(other) if other == value)
                 }
             }
     }
@@ -62,18 +63,20 @@ impl Pattern {
         self.contains(other) && self != other
     }
 
-    pub(super) fn specificity(&self) -> Specificity {
+    pub(super) fn specificity(&self) -> PatternSpecificity {
         match &self.value {
-            Value::Any => (0, 0, Reverse(0)),
-            Value::Wildcard(_, wildcard) => (1, wildcard.bytes(), Reverse(wildcard.stars())),
-            Value::Exact(_) => (2, 0, Reverse(0)),
+            MatchedValue::Any => (0, 0, Reverse(0)),
+            MatchedValue::Wildcard(_, wildcard) => (1, wildcard.bytes(), Reverse(wildcard.stars())),
+            MatchedValue::Exact(_) => (2, 0, Reverse(0)),
         }
     }
 
     /// The widest patterns of entries that both match, where neither contains the other. `None`: there are too many.
     pub(super) fn meets(&self, other: &Self) -> Option<Vec<Self>> {
-        let (Value::Wildcard(text, wildcard), Value::Wildcard(other_text, other_wildcard)) =
-            (&self.value, &other.value)
+        let (
+            MatchedValue::Wildcard(text, wildcard),
+            MatchedValue::Wildcard(other_text, other_wildcard),
+        ) = (&self.value, &other.value)
         else {
             return Some(Vec::new());
         };
@@ -116,8 +119,8 @@ impl Pattern {
     /// The value as it is written; empty for any.
     pub(super) fn text(&self) -> &str {
         match &self.value {
-            Value::Any => "",
-            Value::Wildcard(text, _) | Value::Exact(text) => text,
+            MatchedValue::Any => "",
+            MatchedValue::Wildcard(text, _) | MatchedValue::Exact(text) => text,
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use super::branches::Rule;
+use super::branches::BranchRule;
 use crate::config::tree::{ErrorList, join, report, shown_key};
 use crate::config::{Config, ConfigError, Origin, Sources};
 
 /// Loads the converted config `yaml`. Returns the errors of a server for each domain, with the path of the descriptor that is the
 /// reason. What no domain is the reason for is an error of the last one.
-pub(super) fn prove(yaml: &str, domains: &[(&str, &[Rule])]) -> Vec<ErrorList> {
+pub(super) fn prove(yaml: &str, domains: &[(&str, &[BranchRule])]) -> Vec<ErrorList> {
     let mut errors = vec![ErrorList::new(); domains.len()];
     let text = Some((Origin::Variable, yaml.to_owned()));
     let Err(refused) = Config::load(Sources {
@@ -37,7 +37,10 @@ pub(super) fn prove(yaml: &str, domains: &[(&str, &[Rule])]) -> Vec<ErrorList> {
 }
 
 /// The path in the file of ratelimit, and a sentence that follows it.
-fn of_input(ConfigError { path, message, .. }: &ConfigError, rules: &[Rule]) -> (String, String) {
+fn of_input(
+    ConfigError { path, message, .. }: &ConfigError,
+    rules: &[BranchRule],
+) -> (String, String) {
     let Some((rule_index, part)) = indexed(path, ".rules[") else {
         let origin = if path.starts_with("envoy.domains.") {
             "domain"

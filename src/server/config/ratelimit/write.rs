@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
-use super::branches::{Branch, Rule};
+use super::branches::{Branch, BranchRule};
 use super::descriptors::Amount;
-use super::pattern::{Pattern, Value};
+use super::pattern::{MatchedValue, Pattern};
 use tollgate_core::duration::Shown;
 use tollgate_core::plan::NAME_BYTES_MAX;
 
@@ -15,7 +15,11 @@ const NO_LIMIT: &str = "no-limit";
 const NUMBER_BYTES: usize = 6;
 
 /// The config of these domains. `source` and `warnings` are written as comments.
-pub(super) fn config(domains: &[(&str, &[Rule])], source: &str, warnings: &[String]) -> String {
+pub(super) fn config(
+    domains: &[(&str, &[BranchRule])],
+    source: &str,
+    warnings: &[String],
+) -> String {
     let mut plans = Plans::default();
     let mut written = String::new();
     for (domain, rules) in domains {
@@ -64,14 +68,16 @@ pub(super) fn config(domains: &[(&str, &[Rule])], source: &str, warnings: &[Stri
 /// An entry as a rule writes it.
 fn entry(pattern: &Pattern) -> String {
     match &pattern.value {
-        Value::Any => pattern.key.clone(),
-        Value::Wildcard(value, _) | Value::Exact(value) => format!("{}={value}", pattern.key),
+        MatchedValue::Any => pattern.key.clone(),
+        MatchedValue::Wildcard(value, _) | MatchedValue::Exact(value) => {
+            format!("{}={value}", pattern.key)
+        }
     }
 }
 
 /// The key of a rule: the values that ratelimit counts apart, or one word if it counts all together. `None`: the default, which is
 /// the same.
-fn key(rule: &Rule) -> Option<String> {
+fn key(rule: &BranchRule) -> Option<String> {
     rule.limit()?;
     let branches = &rule.branches;
     let is_counted = |branch: &Branch| {
@@ -111,7 +117,7 @@ fn key(rule: &Rule) -> Option<String> {
 /// One plan for each limit of a file: rules for the same one count together.
 #[derive(Default)]
 struct Plans<'a> {
-    names: Names,
+    names: ConvertedNames,
     /// Names of the plans of one domain, by the paths of their descriptors.
     of_domain: HashMap<&'a str, String>,
     written: String,
@@ -121,7 +127,7 @@ struct Plans<'a> {
 
 impl<'a> Plans<'a> {
     /// The name of a rule's plan, which is written at its first rule.
-    fn plan(&mut self, domain: &str, rule: &Rule<'_, 'a>) -> String {
+    fn plan(&mut self, domain: &str, rule: &BranchRule<'_, 'a>) -> String {
         let found = rule.branches.last().and_then(|branch| branch.found);
         let Some((found, limit)) = found.and_then(|found| Some((found, found.limit.as_ref()?)))
         else {
@@ -169,18 +175,18 @@ impl<'a> Plans<'a> {
 
 /// Names of plans, each given once.
 #[derive(Default)]
-struct Names {
+struct ConvertedNames {
     given: HashSet<String>,
     /// The last number that was tried after a name.
     numbers: HashMap<String, usize>,
 }
 
-impl Names {
+impl ConvertedNames {
     /// A name that tells of the domain and the entries.
     fn name<'p>(&mut self, domain: &str, patterns: impl Iterator<Item = &'p Pattern>) -> String {
         let entries = patterns.map(|Pattern { key, value }| match value {
-            Value::Any => key.clone(),
-            Value::Wildcard(value, _) | Value::Exact(value) => {
+            MatchedValue::Any => key.clone(),
+            MatchedValue::Wildcard(value, _) | MatchedValue::Exact(value) => {
                 format!("{key}_{}", value.replace('*', ""))
             }
         });

@@ -1,7 +1,7 @@
 //! The `check` section: its forms, its defaults, and every error in it.
 
 use super::*;
-use crate::http::{Part, Source, SubjectSources, Subjects};
+use crate::http::{Source, SubjectPart, SubjectSources, Subjects};
 
 fn check_of(text: &str) -> Result<crate::http::CheckSettings, ConfigErrors> {
     load(&format!("{PLANS}check: {text}\n")).map(|config| config.check)
@@ -161,7 +161,8 @@ fn subjects_are_read_with_their_defaults() {
          \x20 { key: client_address, plan: 'default:p' } ] }",
     )
     .unwrap();
-    let header = |name: &str| Source::parse(&format!("header:{name}"), Part::Key, None).unwrap();
+    let header =
+        |name: &str| Source::parse(&format!("header:{name}"), SubjectPart::Key, None).unwrap();
     let expected = vec![
         SubjectSources {
             key: vec![

@@ -9,7 +9,7 @@ use super::super::code::CODES;
 
 /// Methods of the admin service.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Method {
+pub(super) enum AdminMethod {
     Reset,
     Refund,
     ReloadConfig,
@@ -21,7 +21,7 @@ pub(super) enum Method {
     ListOverrides,
 }
 
-impl Method {
+impl AdminMethod {
     const NAMES: [&str; 9] = [
         "Reset",
         "Refund",
@@ -53,16 +53,16 @@ impl Method {
 
 /// Numbers of admin calls since the start. Clones share them.
 #[derive(Clone, Default)]
-pub struct AdminCalls(Arc<[[AtomicU64; CODES.len()]; Method::NAMES.len()]>);
+pub struct AdminCalls(Arc<[[AtomicU64; CODES.len()]; AdminMethod::NAMES.len()]>);
 
 impl AdminCalls {
-    pub(super) fn count(&self, method: Method, code: Code) {
+    pub(super) fn count(&self, method: AdminMethod, code: Code) {
         self.0[method as usize][code as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Method, code and count of each combination that occurred, and of `OK` for each method.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
-        Method::NAMES
+        AdminMethod::NAMES
             .into_iter()
             .zip(self.0.iter())
             .flat_map(|(method, counts)| {
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn counts_are_listed_by_method_and_code() {
         let calls = AdminCalls::default();
-        calls.count(Method::Refund, Code::NotFound);
-        calls.count(Method::Refund, Code::NotFound);
+        calls.count(AdminMethod::Refund, Code::NotFound);
+        calls.count(AdminMethod::Refund, Code::NotFound);
         let counts: Vec<_> = calls.counts().collect();
         let expected = [
             ("Reset", "OK", 0),

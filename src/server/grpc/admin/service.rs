@@ -6,7 +6,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
 use super::AdminParts;
-use super::calls::{Method, word};
+use super::calls::{AdminMethod, word};
 use crate::grpc::pb::admin_service_server::AdminService;
 use crate::grpc::{convert, pb};
 use crate::limiter::{AdminError, CallerDeadline, OverrideRefusal};
@@ -29,7 +29,7 @@ pub(super) struct Admin<S> {
 }
 
 /// A key and a plan name.
-type Subject = (Key, String);
+type KeyAndPlan = (Key, String);
 
 impl<S: Store> Admin<S> {
     pub(super) fn new(parts: AdminParts<S>) -> Self {
@@ -74,8 +74,8 @@ impl<S: Store> Admin<S> {
     /// invalid.
     fn finish<T>(
         &self,
-        method: Method,
-        subject: Option<&Subject>,
+        method: AdminMethod,
+        subject: Option<&KeyAndPlan>,
         done: Result<(T, String), Status>,
     ) -> Result<Response<T>, Status> {
         let (code, outcome) = match &done {
@@ -143,7 +143,7 @@ impl<S: Store> AdminService for Admin<S> {
                 .map_err(|error| convert::not_done(&error))?;
             Ok((pb::ResetResponse { existed }, format!("existed: {existed}")))
         };
-        self.finish(Method::Reset, subject.as_ref().ok(), done.await)
+        self.finish(AdminMethod::Reset, subject.as_ref().ok(), done.await)
     }
 
     async fn refund(
@@ -179,7 +179,7 @@ impl<S: Store> AdminService for Admin<S> {
                 format!("refunded: {} of {}", refunded.units(), cost.units()),
             ))
         };
-        self.finish(Method::Refund, subject.as_ref().ok(), done.await)
+        self.finish(AdminMethod::Refund, subject.as_ref().ok(), done.await)
     }
 
     async fn explain(
@@ -203,7 +203,7 @@ impl<S: Store> AdminService for Admin<S> {
             let outcome = format!("next: {}", explained.next.outcome.as_str());
             Ok((convert::explained(&explained, &self.parts.stores), outcome))
         };
-        self.finish(Method::Explain, subject.as_ref().ok(), done.await)
+        self.finish(AdminMethod::Explain, subject.as_ref().ok(), done.await)
     }
 
     async fn top(
@@ -223,7 +223,7 @@ impl<S: Store> AdminService for Admin<S> {
             let store = self.parts.limiter.store_state(&self.parts.stores);
             Ok((convert::top(answer, &store), outcome))
         };
-        self.finish(Method::Top, None, done.await)
+        self.finish(AdminMethod::Top, None, done.await)
     }
 
     async fn reload_config(
@@ -236,7 +236,7 @@ impl<S: Store> AdminService for Admin<S> {
             let outcome = format!("config_hash: {}", answer.config_hash);
             Ok((answer, outcome))
         };
-        self.finish(Method::ReloadConfig, None, done.await)
+        self.finish(AdminMethod::ReloadConfig, None, done.await)
     }
 
     async fn replicas(
@@ -253,7 +253,7 @@ impl<S: Store> AdminService for Admin<S> {
             let outcome = format!("replicas: {}", answer.replicas);
             Ok((answer, outcome))
         };
-        self.finish(Method::Replicas, None, done.await)
+        self.finish(AdminMethod::Replicas, None, done.await)
     }
 
     async fn set_override(
@@ -278,7 +278,11 @@ impl<S: Store> AdminService for Admin<S> {
             };
             Ok((answer, outcome))
         };
-        self.finish(Method::SetOverride, subject.flatten().as_ref(), done.await)
+        self.finish(
+            AdminMethod::SetOverride,
+            subject.flatten().as_ref(),
+            done.await,
+        )
     }
 
     async fn delete_override(
@@ -304,7 +308,7 @@ impl<S: Store> AdminService for Admin<S> {
             Ok((pb::DeleteOverrideResponse { existed, version }, outcome))
         };
         self.finish(
-            Method::DeleteOverride,
+            AdminMethod::DeleteOverride,
             subject.flatten().as_ref(),
             done.await,
         )
@@ -325,12 +329,12 @@ impl<S: Store> AdminService for Admin<S> {
             let outcome = format!("overrides: {}", list.entries.len());
             Ok((convert::override_list(&list), outcome))
         };
-        self.finish(Method::ListOverrides, None, done.await)
+        self.finish(AdminMethod::ListOverrides, None, done.await)
     }
 }
 
 /// What the log shows of an override: its key or prefix as a hash, and its plan.
-fn of(subject: &OverrideSubject, plan: &str) -> Option<Subject> {
+fn of(subject: &OverrideSubject, plan: &str) -> Option<KeyAndPlan> {
     let key = Key::new(subject.text()).ok()?;
     Some((key, plan.to_owned()))
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use super::report::{self, Report, limit_json, us};
-use super::{Connection, Form, Service};
+use super::report::{self, AnswerReport, limit_json, us};
+use super::{AnswerForm, AskedService, ClientConnection};
 use crate::grpc::pb;
 use crate::grpc::pb::admin_service_client::AdminServiceClient;
 use tollgate_core::duration::Shown;
@@ -22,7 +22,7 @@ pub struct AdminQuestion {
     /// The plan that it was counted by.
     pub plan: String,
     /// How the answer is written.
-    pub form: Form,
+    pub form: AnswerForm,
 }
 
 /// The answer to an admin command.
@@ -53,7 +53,7 @@ impl AdminToken {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Makes a key as fresh. Errors: a sentence.
     pub async fn reset(
         &self,
@@ -68,7 +68,7 @@ impl Connection {
         } = question.clone();
         let request = signed(pb::ResetRequest { key, plan, shard }, token);
         let existed = self
-            .answer(Service::Admin, self.admin().reset(request))
+            .answer(AskedService::Admin, self.admin().reset(request))
             .await?
             .existed;
         let line = if existed {
@@ -76,7 +76,7 @@ impl Connection {
         } else {
             "nothing to reset: the key had used nothing"
         };
-        let report = Report {
+        let report = AnswerReport {
             lines: vec![line.to_owned()],
             json: json!({ "existed": existed }),
         };
@@ -109,7 +109,7 @@ impl Connection {
             token,
         );
         let answer = self
-            .answer(Service::Admin, self.admin().refund(request))
+            .answer(AskedService::Admin, self.admin().refund(request))
             .await?;
         Ok(AdminAnswer {
             yes: answer.refunded > 0,
@@ -131,7 +131,7 @@ impl Connection {
         } = question.clone();
         let request = signed(pb::ExplainRequest { key, plan, shard }, token);
         let answer = self
-            .answer(Service::Admin, self.admin().explain(request))
+            .answer(AskedService::Admin, self.admin().explain(request))
             .await?;
         let yes = answer.next.as_ref().is_some_and(|next| next.allowed);
         Ok(AdminAnswer {
@@ -143,12 +143,12 @@ impl Connection {
     /// Has the server take up its config file. Errors: a sentence, also when the config has errors and the plans stay.
     pub async fn reload(
         &self,
-        form: Form,
+        form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
         let request = signed(pb::ReloadConfigRequest {}, token);
         let answer = self
-            .answer(Service::Admin, self.admin().reload_config(request))
+            .answer(AskedService::Admin, self.admin().reload_config(request))
             .await?;
         Ok(AdminAnswer {
             yes: true,
@@ -159,12 +159,12 @@ impl Connection {
     /// Asks how many replicas share each quota while the store cannot decide. Errors: a sentence.
     pub async fn replicas(
         &self,
-        form: Form,
+        form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
         let request = signed(pb::ReplicasRequest {}, token);
         let answer = self
-            .answer(Service::Admin, self.admin().replicas(request))
+            .answer(AskedService::Admin, self.admin().replicas(request))
             .await?;
         Ok(AdminAnswer {
             yes: true,
@@ -187,7 +187,7 @@ pub(super) fn signed<T>(message: T, token: Option<&AdminToken>) -> Request<T> {
     request
 }
 
-fn refunded(answer: &pb::RefundResponse) -> Report {
+fn refunded(answer: &pb::RefundResponse) -> AnswerReport {
     let mut lines = vec![format!("refunded: {}", answer.refunded)];
     let mut limits = Vec::new();
     for limit in &answer.limits {
@@ -200,13 +200,13 @@ fn refunded(answer: &pb::RefundResponse) -> Report {
         json["refunded"] = limit.refunded.into();
         limits.push(json);
     }
-    Report {
+    AnswerReport {
         lines,
         json: json!({ "refunded": answer.refunded, "limits": limits }),
     }
 }
 
-fn reloaded(answer: &pb::ReloadConfigResponse) -> Report {
+fn reloaded(answer: &pb::ReloadConfigResponse) -> AnswerReport {
     let pb::ReloadConfigResponse {
         config_hash,
         added,
@@ -230,10 +230,10 @@ fn reloaded(answer: &pb::ReloadConfigResponse) -> Report {
         "edited": edited,
         "restart_needed": restart_needed,
     });
-    Report { lines, json }
+    AnswerReport { lines, json }
 }
 
-fn replicas(answer: &pb::ReplicasResponse) -> Report {
+fn replicas(answer: &pb::ReplicasResponse) -> AnswerReport {
     let (count, all) = (answer.replicas, answer.redis_connections);
     let (source, reason) = match answer.source() {
         pb::ReplicaSource::Config => ("config", "as store.expected_replicas says"),
@@ -256,7 +256,7 @@ fn replicas(answer: &pb::ReplicasResponse) -> Report {
         "redis_connections": all,
         "redis_connections_open": answer.redis_connections_open,
     });
-    Report { lines, json }
+    AnswerReport { lines, json }
 }
 
 /// The line about connections to Redis, where there are any.
@@ -264,7 +264,7 @@ fn connections(all: u32, open: u32) -> Option<String> {
     (all > 0).then(|| format!("connections to Redis: {all}, of which {open} do not ask it now"))
 }
 
-fn explained(answer: &pb::ExplainResponse) -> Report {
+fn explained(answer: &pb::ExplainResponse) -> AnswerReport {
     let mut lines = vec![
         answer.sentence.clone(),
         format!("plan {}, counted as {}", answer.plan, answer.counts_as),
@@ -303,7 +303,7 @@ fn explained(answer: &pb::ExplainResponse) -> Report {
         );
         lines.extend(candidate.limits.iter().flat_map(limit_lines));
     }
-    Report {
+    AnswerReport {
         lines,
         json: explained_json(answer),
     }

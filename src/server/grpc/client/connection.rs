@@ -14,7 +14,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::tls::{ClientSettings, ClientStream};
+use crate::tls::{ClientSettings, ClientTlsStream};
 use crate::transport::Address;
 
 /// A server to ask, and how.
@@ -26,7 +26,7 @@ pub struct Target {
 }
 
 /// An open connection to a server.
-pub struct Connection {
+pub struct ClientConnection {
     pub(super) channel: Channel,
     pub(super) address: String,
     pub(super) encrypted: bool,
@@ -63,7 +63,7 @@ impl Target {
     }
 
     /// Opens the connection. Errors: a sentence that says what went wrong and what to check.
-    pub async fn connect(&self) -> Result<Connection, String> {
+    pub async fn connect(&self) -> Result<ClientConnection, String> {
         let late = |_| {
             format!(
                 "{} does not answer within {}",
@@ -85,7 +85,7 @@ impl Target {
         let channel = channel
             .map_err(|error| format!("the connection to {} failed: {error}", self.address))?;
         let (address, encrypted) = (self.address.to_string(), self.tls.is_some());
-        Ok(Connection {
+        Ok(ClientConnection {
             channel,
             address,
             encrypted,
@@ -93,7 +93,7 @@ impl Target {
         })
     }
 
-    async fn open(&self) -> Result<Stream, String> {
+    async fn open(&self) -> Result<ClientSocket, String> {
         let absent = |error: io::Error| {
             format!(
                 "nothing answers at {} ({error}); is `tollgate serve` running there?",
@@ -103,11 +103,11 @@ impl Target {
         match (&self.address, &self.tls) {
             (Address::Unix { path, .. }, _) => UnixStream::connect(path)
                 .await
-                .map(Stream::Unix)
+                .map(ClientSocket::Unix)
                 .map_err(absent),
             (Address::Tcp { at, .. }, None) => TcpStream::connect(at)
                 .await
-                .map(Stream::Tcp)
+                .map(ClientSocket::Tcp)
                 .map_err(absent),
             (Address::Tcp { at, .. }, Some(tls)) => {
                 let stream = TcpStream::connect(at).await.map_err(absent)?;
@@ -115,19 +115,19 @@ impl Target {
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 Box::pin(tls.connect(host, stream))
                     .await
-                    .map(|stream| Stream::Tls(Box::new(stream)))
+                    .map(|stream| ClientSocket::Tls(Box::new(stream)))
             }
         }
     }
 }
 
 /// Hands the stream over once. A lost connection ends the command: a call that was sent must not be sent again.
-struct Once(Option<Stream>);
+struct Once(Option<ClientSocket>);
 
 impl Service<Uri> for Once {
-    type Response = TokioIo<Stream>;
+    type Response = TokioIo<ClientSocket>;
     type Error = io::Error;
-    type Future = Ready<io::Result<TokioIo<Stream>>>;
+    type Future = Ready<io::Result<TokioIo<ClientSocket>>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -139,20 +139,20 @@ impl Service<Uri> for Once {
     }
 }
 
-enum Stream {
+enum ClientSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
     /// Boxed, since it is a hundred times the size of a socket.
-    Tls(Box<ClientStream>),
+    Tls(Box<ClientTlsStream>),
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for ClientSocket {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Stream")
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -166,7 +166,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ClientSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::report::{Report, answer, us};
-use super::{Connection, Form, Service, report};
+use super::report::{AnswerReport, answer, us};
+use super::{AnswerForm, AskedService, ClientConnection, report};
 use crate::grpc::pb;
 use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 
@@ -23,7 +23,7 @@ pub struct Question {
 }
 
 /// The answer, or the sum of several answers.
-pub struct Answer {
+pub struct PrintedAnswer {
     /// Whether every request may pass.
     pub allowed: bool,
     /// The text to print.
@@ -42,11 +42,15 @@ struct Sum {
     last: Option<pb::ShouldAllowResponse>,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Asks once. Errors: a sentence that says what went wrong and what to check.
-    pub async fn ask(&self, question: &Question, form: Form) -> Result<Answer, String> {
+    pub async fn ask(
+        &self,
+        question: &Question,
+        form: AnswerForm,
+    ) -> Result<PrintedAnswer, String> {
         let answered = self.ask_once(question).await?;
-        Ok(Answer {
+        Ok(PrintedAnswer {
             allowed: answered.allowed,
             text: answer(&answered).text(form),
             failure: None,
@@ -54,7 +58,12 @@ impl Connection {
     }
 
     /// Asks `times`, one request after the other, and adds the answers up. The first failure ends it.
-    pub async fn ask_repeatedly(&self, question: &Question, times: u64, form: Form) -> Answer {
+    pub async fn ask_repeatedly(
+        &self,
+        question: &Question,
+        times: u64,
+        form: AnswerForm,
+    ) -> PrintedAnswer {
         let (mut sum, mut failure) = (Sum::default(), None);
         while sum.asked < times && failure.is_none() {
             match self.ask_once(question).await {
@@ -62,7 +71,7 @@ impl Connection {
                 Err(sentence) => failure = Some(sentence),
             }
         }
-        Answer {
+        PrintedAnswer {
             allowed: sum.allowed == sum.asked,
             text: sum.report().text(form),
             failure,
@@ -81,7 +90,7 @@ impl Connection {
         if peek {
             let peeked = self
                 .answer(
-                    Service::ForCallers,
+                    AskedService::ForCallers,
                     client.peek(pb::PeekRequest {
                         key,
                         plan,
@@ -100,7 +109,7 @@ impl Connection {
             shard,
             ..Default::default()
         };
-        self.answer(Service::ForCallers, client.should_allow(request))
+        self.answer(AskedService::ForCallers, client.should_allow(request))
             .await
     }
 }
@@ -116,7 +125,7 @@ impl Sum {
         self.last = Some(answer);
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> AnswerReport {
         let Self {
             asked,
             allowed,
@@ -141,7 +150,7 @@ impl Sum {
             }
         }
         if let Some(last) = last {
-            let Report {
+            let AnswerReport {
                 lines: of_last,
                 json: last,
             } = answer(last);
@@ -149,6 +158,6 @@ impl Sum {
             lines.extend(of_last.into_iter().map(|line| format!("  {line}")));
             json["last"] = last;
         }
-        Report { lines, json }
+        AnswerReport { lines, json }
     }
 }

@@ -5,8 +5,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::report::Report;
-use super::{Connection, Form, Service};
+use super::report::AnswerReport;
+use super::{AnswerForm, AskedService, ClientConnection};
 
 /// The health of one service.
 pub struct Health {
@@ -16,19 +16,19 @@ pub struct Health {
     pub text: String,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Asks for the health of a service; of the empty name, whether the process is alive. Errors: a sentence.
-    pub async fn health(&self, service: &str, form: Form) -> Result<Health, String> {
+    pub async fn health(&self, service: &str, form: AnswerForm) -> Result<Health, String> {
         let request = HealthCheckRequest {
             service: service.to_owned(),
         };
         let answer = self
             .answer(
-                Service::ForCallers,
+                AskedService::ForCallers,
                 HealthClient::new(self.channel.clone()).check(request),
             )
             .await?;
-        let report = Report {
+        let report = AnswerReport {
             lines: vec![answer.status().as_str_name().to_owned()],
             json: json!({ "status": answer.status().as_str_name() }),
         };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::report::{Report, answer, in_words, seconds, us};
-use super::{Answer, Connection, Form, Question, Service};
+use super::report::{AnswerReport, answer, in_words, seconds, us};
+use super::{AnswerForm, AskedService, ClientConnection, PrintedAnswer, Question};
 use crate::grpc::pb;
 use crate::grpc::pb::hold_service_client::HoldServiceClient;
 use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
@@ -21,20 +21,20 @@ pub enum HoldQuestion {
     Record,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Does it for the subject and plan of `question`. Errors: a sentence that says what went wrong and what to check.
     pub async fn ask_for_hold(
         &self,
         question: &Question,
         hold: &HoldQuestion,
-        form: Form,
-    ) -> Result<Answer, String> {
+        form: AnswerForm,
+    ) -> Result<PrintedAnswer, String> {
         let (allowed, report) = match hold {
             HoldQuestion::Reserve(id, ttl) => self.reserve(question, (id, *ttl)).await?,
             HoldQuestion::Settle(id, actual) => (true, self.settle(question, (id, *actual)).await?),
             HoldQuestion::Record => (true, self.record(question).await?),
         };
-        Ok(Answer {
+        Ok(PrintedAnswer {
             allowed,
             text: report.text(form),
             failure: None,
@@ -45,7 +45,7 @@ impl Connection {
         &self,
         question: &Question,
         (id, ttl): (&str, Option<Duration>),
-    ) -> Result<(bool, Report), String> {
+    ) -> Result<(bool, AnswerReport), String> {
         let Question {
             key,
             shard,
@@ -66,7 +66,7 @@ impl Connection {
         };
         let mut client = HoldServiceClient::new(self.channel.clone());
         let reserved = self
-            .answer(Service::ForCallers, client.reserve(request))
+            .answer(AskedService::ForCallers, client.reserve(request))
             .await?;
         let decided = reserved.answer.unwrap_or_default();
         let mut report = answer(&decided);
@@ -86,7 +86,7 @@ impl Connection {
         &self,
         question: &Question,
         (id, actual): (&str, Option<u64>),
-    ) -> Result<Report, String> {
+    ) -> Result<AnswerReport, String> {
         let Question {
             key, shard, plan, ..
         } = question.clone();
@@ -101,7 +101,7 @@ impl Connection {
         };
         let mut client = HoldServiceClient::new(self.channel.clone());
         let settled = self
-            .answer(Service::ForCallers, client.settle(request))
+            .answer(AskedService::ForCallers, client.settle(request))
             .await?;
         let outcome = settled.outcome().as_str_name();
         let outcome = outcome
@@ -130,7 +130,7 @@ impl Connection {
         Ok(report)
     }
 
-    async fn record(&self, question: &Question) -> Result<Report, String> {
+    async fn record(&self, question: &Question) -> Result<AnswerReport, String> {
         let Question {
             key,
             shard,
@@ -148,7 +148,7 @@ impl Connection {
         };
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         let recorded = self
-            .answer(Service::ForCallers, client.record(request))
+            .answer(AskedService::ForCallers, client.record(request))
             .await?;
         let mut report = answer(&recorded.answer.unwrap_or_default());
         report
@@ -159,7 +159,7 @@ impl Connection {
     }
 }
 
-fn tell_repeated(report: &mut Report, is_repeated: bool) {
+fn tell_repeated(report: &mut AnswerReport, is_repeated: bool) {
     if is_repeated {
         report
             .lines

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use tonic::{Code, Response, Status};
 
 use super::admin::{AdminToken, shown, signed};
-use super::report::{Report, us};
-use super::{AdminAnswer, Connection, Form, Service};
+use super::report::{AnswerReport, us};
+use super::{AdminAnswer, AnswerForm, AskedService, ClientConnection};
 use crate::grpc::pb;
 use tollgate_core::utc::Utc;
 
@@ -56,12 +56,12 @@ pub struct QuotaQuestion {
 const PAGES_MAX: usize = 32;
 const PAGE_SIZE: u32 = 1_000;
 
-impl Connection {
+impl ClientConnection {
     /// Sets an override. Errors: a sentence.
     pub async fn set_override(
         &self,
         question: OverrideQuestion,
-        form: Form,
+        form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
         use pb::plan_override::{Effect, Subject};
@@ -119,7 +119,7 @@ impl Connection {
             );
         }
         let json = json!({ "entry": entry_json(&entry), "shared": shared });
-        Ok(answer(true, Report { lines, json }, form))
+        Ok(answer(true, AnswerReport { lines, json }, form))
     }
 
     /// Deletes an override. Errors: a sentence.
@@ -127,7 +127,7 @@ impl Connection {
         &self,
         (plan, subject): (String, SubjectQuestion),
         if_version: Option<u64>,
-        form: Form,
+        form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
         use pb::delete_override_request::Subject;
@@ -150,7 +150,7 @@ impl Connection {
             true => format!("deleted: version {version}"),
             false => "nothing to delete: there is no such override".to_owned(),
         };
-        let report = Report {
+        let report = AnswerReport {
             lines: vec![line],
             json: json!({ "existed": existed, "version": version }),
         };
@@ -162,7 +162,7 @@ impl Connection {
         &self,
         plan: String,
         matching_key: String,
-        form: Form,
+        form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
         let mut entries = Vec::new();
@@ -177,7 +177,7 @@ impl Connection {
             };
             let mut admin = self.admin();
             let listed = admin.list_overrides(signed(request, token));
-            last = self.answer(Service::Admin, listed).await?;
+            last = self.answer(AskedService::Admin, listed).await?;
             entries.append(&mut last.entries);
             page_token = last.next_page_token.clone();
             if page_token.is_empty() {
@@ -197,33 +197,33 @@ impl Connection {
             "version": last.version,
             "age_us": age_us,
         });
-        Ok(answer(true, Report { lines, json }, form))
+        Ok(answer(true, AnswerReport { lines, json }, form))
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// The answer to a change, or why the server refuses it. Errors: a sentence, where the server did not answer or could not do it.
     async fn change<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<Result<T, Report>, String> {
+    ) -> Result<Result<T, AnswerReport>, String> {
         let status = match self.answered(call).await? {
             Ok(answer) => return Ok(Ok(answer)),
             Err(status) => status,
         };
         match status.code() {
             Code::InvalidArgument | Code::NotFound | Code::Aborted | Code::FailedPrecondition => {
-                Ok(Err(Report {
+                Ok(Err(AnswerReport {
                     lines: vec![format!("refused: {}", status.message())],
                     json: json!({ "refused": status.message() }),
                 }))
             }
-            _ => Err(self.reason(Service::Admin, &status)),
+            _ => Err(self.reason(AskedService::Admin, &status)),
         }
     }
 }
 
-fn answer(yes: bool, report: Report, form: Form) -> AdminAnswer {
+fn answer(yes: bool, report: AnswerReport, form: AnswerForm) -> AdminAnswer {
     AdminAnswer {
         yes,
         text: report.text(form),

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::admin::{algorithm, shown};
-use super::report::{Report, us};
-use super::{Connection, Form, Service};
+use super::report::{AnswerReport, us};
+use super::{AnswerForm, AskedService, ClientConnection};
 use crate::grpc::pb;
 use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 use tollgate_core::plan::WEEKDAYS;
@@ -12,14 +12,14 @@ use tollgate_core::plan::WEEKDAYS;
 /// Largest answer, in bytes: more than 10,000 plans of eight limits with the longest names.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-impl Connection {
+impl ClientConnection {
     /// The plans that the server enforces now, as text. Errors: a sentence.
-    pub async fn plans(&self, form: Form) -> Result<String, String> {
+    pub async fn plans(&self, form: AnswerForm) -> Result<String, String> {
         let mut client = RateLimitServiceClient::new(self.channel.clone())
             .max_decoding_message_size(ANSWER_BYTES_MAX);
         let answer = self
             .answer(
-                Service::ForCallers,
+                AskedService::ForCallers,
                 client.list_plans(pb::ListPlansRequest {}),
             )
             .await?;
@@ -27,7 +27,7 @@ impl Connection {
     }
 }
 
-fn listed(answer: &pb::ListPlansResponse) -> Report {
+fn listed(answer: &pb::ListPlansResponse) -> AnswerReport {
     let pb::ListPlansResponse {
         plans,
         config_hash,
@@ -38,7 +38,7 @@ fn listed(answer: &pb::ListPlansResponse) -> Report {
     let lines = std::iter::once(head)
         .chain(plans.iter().flat_map(plan_lines))
         .collect();
-    Report {
+    AnswerReport {
         lines,
         json: json!({ "config_hash": config_hash, "plans": plans.iter().map(plan_json).collect::<Vec<_>>() }),
     }

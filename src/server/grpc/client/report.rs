@@ -2,38 +2,38 @@
 
 use serde_json::{Value, json};
 
-use super::Form;
+use super::AnswerForm;
 use crate::grpc::pb;
 use tollgate_core::visible::visible;
 
 /// An answer in both forms.
-pub(super) struct Report {
+pub(super) struct AnswerReport {
     pub lines: Vec<String>,
     pub json: Value,
 }
 
-impl Report {
-    pub(super) fn text(&self, form: Form) -> String {
+impl AnswerReport {
+    pub(super) fn text(&self, form: AnswerForm) -> String {
         match form {
-            Form::Human => self
+            AnswerForm::Human => self
                 .lines
                 .iter()
                 .map(|line| visible(line))
                 .collect::<Vec<_>>()
                 .join("\n"),
-            Form::Json => self.json.to_string(),
+            AnswerForm::Json => self.json.to_string(),
         }
     }
 }
 
 /// One decision.
-pub(super) fn answer(answer: &pb::ShouldAllowResponse) -> Report {
+pub(super) fn answer(answer: &pb::ShouldAllowResponse) -> AnswerReport {
     let mut lines = vec![
         format!("outcome: {}", in_words(&outcome(answer.outcome()))),
         format!("decided by: {}", in_words(&decided_by(answer.decided_by()))),
     ];
     lines.extend(answer.limits.iter().map(limit_line));
-    Report {
+    AnswerReport {
         lines,
         json: answer_json(answer),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::admin::{AdminToken, signed};
-use super::{Connection, Service, report};
+use super::{AskedService, ClientConnection, report};
 use crate::grpc::pb;
 
 /// Which keys to list.
@@ -57,7 +57,7 @@ pub struct TopRow {
     pub error: u64,
 }
 
-impl Connection {
+impl ClientConnection {
     /// The heaviest keys. Errors: a sentence.
     pub async fn top(
         &self,
@@ -80,7 +80,10 @@ impl Connection {
             limit,
         };
         let answer = self
-            .answer(Service::Admin, self.admin().top(signed(request, token)))
+            .answer(
+                AskedService::Admin,
+                self.admin().top(signed(request, token)),
+            )
             .await?;
         let row = |key: pb::TopKey| TopRow {
             key: Some(key.key).filter(|key| !key.is_empty()),

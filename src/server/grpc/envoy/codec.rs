@@ -15,7 +15,7 @@ const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
 
 /// The codec of the service's method.
-pub(crate) type Codec<T, U> = CheckedCodec<T, U, DescriptorParts>;
+pub(crate) type EnvoyCodec<T, U> = CheckedCodec<T, U, DescriptorParts>;
 
 /// For messages whose parts are descriptors and their entries.
 pub(crate) struct DescriptorParts;

@@ -15,7 +15,7 @@ use super::pb::extensions::common::ratelimit::v3::rate_limit_descriptor::{
 use super::pb::service::ratelimit::v3::rate_limit_response::Code as Limited;
 use super::*;
 use crate::fuzz::fuzz;
-use crate::limiter::{Descriptor, EnvoyRefusal, Limiter, Settings};
+use crate::limiter::{Descriptor, EnvoyRefusal, Limiter, LimiterSettings};
 use tollgate_core::headers::HeaderForm;
 use tollgate_core::plan::envoy::{
     DenialBody, DescriptorRule, Domain, EntryPattern, EnvoyRules, KeyTemplate, Unmatched,
@@ -99,7 +99,7 @@ fn limiters() -> [(bool, Limiter<MemoryStore>); 2] {
 fn limiter(joint: bool) -> Limiter<MemoryStore> {
     let plans = plans();
     let rules = EnvoyRules::clone(plans.envoy()).with_joint(joint);
-    let settings = Settings {
+    let settings = LimiterSettings {
         deadline: Duration::from_secs(1),
         expected_replicas: 1,
         deny_cache_entries: 64,

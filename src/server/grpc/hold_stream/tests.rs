@@ -7,7 +7,7 @@ use futures_util::{poll, stream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::*;
-use crate::limiter::{Limiter, Settings};
+use crate::limiter::{Limiter, LimiterSettings};
 use crate::transport::account::{KEPT_MAX, UNRESERVED_BYTES, WorkerAccount};
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict};
 use tollgate_core::plan::{Algorithm, Anchor, Limit, Plan, PlanSet, Rule};
@@ -104,7 +104,7 @@ fn exchange_of(
         gate: Semaphore::new(0),
         asked: AtomicUsize::new(0),
     });
-    let settings = Settings {
+    let settings = LimiterSettings {
         deadline: Duration::from_secs(60),
         expected_replicas: 1,
         deny_cache_entries: 0,

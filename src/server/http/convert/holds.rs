@@ -4,11 +4,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::{Answer, body, error_with, merge, no_store};
+use super::{HttpAnswer, body, error_with, merge, no_store};
 use crate::limiter::{Extended, RequestId, Reserved, SettledHold};
 use tollgate_core::algorithm::holds::{HoldState, SettleOutcome};
 
-impl Answer<'_> {
+impl HttpAnswer<'_> {
     /// With what became of a reserve.
     pub(in crate::http) fn reserved(self, reserved: &Reserved, id: &RequestId) -> Self {
         let held = json!({

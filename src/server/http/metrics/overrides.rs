@@ -1,6 +1,6 @@
 //! Metrics of overrides. No key, prefix or reason is a label.
 
-use crate::http::exposition::{Exposition, Kind};
+use crate::http::exposition::{Exposition, MetricKind};
 use crate::limiter::Totals;
 use tollgate_core::plan::OverrideSource;
 use tollgate_store::clock::monotonic;
@@ -12,7 +12,7 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     let figures = &totals.overrides;
     text.family(
         NUMBER,
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Overrides that are not expired: of keys (exact) and of prefixes, by who set them.",
     );
     for (source, counts) in OverrideSource::ALL.iter().zip(figures.counts) {
@@ -23,13 +23,13 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     }
     text.single(
         "tollgate_overrides_without_effect",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Of these, overrides whose plan or limit is not in the config, or that cannot be read.",
         figures.without_effect,
     );
     text.single(
         "tollgate_overrides_version",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The version of the overrides that the admin service has set, equal on replicas that decide by the same ones.",
         figures.version,
     );
@@ -43,7 +43,7 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     };
     text.single(
         "tollgate_overrides_age_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Time since the store confirmed that version; +Inf before it did.",
         shown,
     );
@@ -54,7 +54,7 @@ fn decisions(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_override_decisions_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Decisions in which an override took part, by who set it.",
     );
     for (source, count) in OverrideSource::ALL.iter().zip(totals.by_override) {

@@ -1,7 +1,7 @@
 //! Metrics of single plans beside their decisions: what their limits are, how near to them requests come, and what a candidate
 //! would do.
 
-use crate::http::exposition::{Exposition, Kind};
+use crate::http::exposition::{Exposition, MetricKind};
 use crate::limiter::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, Totals};
 use tollgate_core::decision::Outcome;
 use tollgate_core::plan::{Limit, Plan};
@@ -27,7 +27,7 @@ fn blocks(text: &mut Exposition, totals: &Totals) {
     };
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Blocks that a denied request began, by plan and limit.",
     );
     if plans().map(|plan| blocking(plan)).sum::<usize>() > LIMITS_MAX {
@@ -52,14 +52,14 @@ fn holds(text: &mut Exposition, totals: &Totals) {
         figures.filter(|(_, figures)| *figures != HoldFigures::default())
     };
     let help = "What became of holds, by plan and event.";
-    text.family(EVENTS, Kind::Counter, help);
+    text.family(EVENTS, MetricKind::Counter, help);
     for (plan, figures) in used() {
         for (event, count) in HOLD_EVENTS.iter().zip(figures.events) {
             text.sample(EVENTS, &[("plan", &plan.name), ("event", event)], count);
         }
     }
     let help = "Units that holds gave back, that settles charged beyond them, and that records charged, by plan.";
-    text.family(UNITS, Kind::Counter, help);
+    text.family(UNITS, MetricKind::Counter, help);
     for (plan, figures) in used() {
         for (kind, units) in HOLD_UNITS.iter().zip(figures.units) {
             text.sample(UNITS, &[("plan", &plan.name), ("kind", kind)], units);
@@ -67,16 +67,16 @@ fn holds(text: &mut Exposition, totals: &Totals) {
     }
     let [streams, held] = totals.hold_streams;
     let help = "Streams of holds that are open now.";
-    text.single("tollgate_hold_streams", Kind::Gauge, help, streams);
+    text.single("tollgate_hold_streams", MetricKind::Gauge, help, streams);
     let help = "Holds that are renewed for open streams.";
-    text.single("tollgate_stream_holds", Kind::Gauge, help, held);
+    text.single("tollgate_stream_holds", MetricKind::Gauge, help, held);
 }
 
 fn near_limit(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_near_limit_decisions_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Allowed requests after which less than a fifth of some limit was left, by plan.",
     );
     for (plan_index, plan) in totals
@@ -95,7 +95,7 @@ fn candidates(text: &mut Exposition, totals: &Totals) {
     const NAME: &str = "tollgate_candidate_decisions_total";
     text.family(
         NAME,
-        Kind::Counter,
+        MetricKind::Counter,
         "Requests that a plan and its candidate decided, by the outcome of each; the candidate's is not enforced.",
     );
     let word = |allowed: bool| {
@@ -132,7 +132,7 @@ fn limits(text: &mut Exposition, totals: &Totals) {
         return;
     }
     let mut family = |name, help, write: fn(&mut Exposition, &str, &Plan, &Limit)| {
-        text.family(name, Kind::Gauge, help);
+        text.family(name, MetricKind::Gauge, help);
         for plan in plans() {
             plan.limits()
                 .iter()

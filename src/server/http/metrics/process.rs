@@ -1,7 +1,7 @@
 //! Metrics of the process, under the names that all of Prometheus's client libraries use. Those that the system does not tell are left
 //! out.
 
-use crate::http::exposition::{Exposition, Kind};
+use crate::http::exposition::{Exposition, MetricKind};
 use tollgate_store::platform::{self, ProcessFigures};
 
 pub(super) fn write(text: &mut Exposition) {
@@ -14,7 +14,7 @@ pub(super) fn write(text: &mut Exposition) {
     if let Some(seconds) = cpu_seconds {
         text.single(
             "process_cpu_seconds_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "CPU time of the process, user and system.",
             seconds,
         );
@@ -22,19 +22,24 @@ pub(super) fn write(text: &mut Exposition) {
     if let Some(bytes) = resident_bytes {
         text.single(
             "process_resident_memory_bytes",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Memory of the process that is resident.",
             bytes,
         );
     }
     if let Some(seconds) = started_at_seconds {
         let help = "When the process began, in seconds since 1970.";
-        text.single("process_start_time_seconds", Kind::Gauge, help, seconds);
+        text.single(
+            "process_start_time_seconds",
+            MetricKind::Gauge,
+            help,
+            seconds,
+        );
     }
     if let Some(open) = open_files {
         text.single(
             "process_open_fds",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Open files and sockets of the process.",
             open,
         );
@@ -42,7 +47,7 @@ pub(super) fn write(text: &mut Exposition) {
     if let Some(most) = platform::open_files_max() {
         text.single(
             "process_max_fds",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Most files and sockets that the process may have open.",
             most,
         );

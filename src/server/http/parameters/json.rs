@@ -5,13 +5,13 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-use super::{Fields, Value, is_parameter_name};
-use crate::http::call::{Call, Names};
+use super::{ParameterFields, ParameterValue, is_parameter_name};
+use crate::http::call::{CallPath, ParameterNames};
 
 /// Reads the object. Errors: a sentence that says what is wrong and what would be right.
-pub(super) fn parse(body: &[u8], names: Names<'_>) -> Result<Fields, String> {
+pub(super) fn parse(body: &[u8], names: ParameterNames<'_>) -> Result<ParameterFields, String> {
     let what = match names.call {
-        Call::Check => "a check",
+        CallPath::Check => "a check",
         call => call.path(),
     };
     let not_json = |why: &str| {
@@ -22,7 +22,7 @@ pub(super) fn parse(body: &[u8], names: Names<'_>) -> Result<Fields, String> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(not_json("send an object with"));
     }
-    let fields: Fields =
+    let fields: ParameterFields =
         serde_json::from_slice(body).map_err(|error| not_json(&format!("{error}; there are")))?;
     let is_unknown = |name: &&String| !names.takes_in_json(name);
     let Some(unknown) = fields.names.iter().find(is_unknown) else {
@@ -35,7 +35,7 @@ pub(super) fn parse(body: &[u8], names: Names<'_>) -> Result<Fields, String> {
     }))
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for ParameterFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(FieldsVisitor)
     }
@@ -44,14 +44,14 @@ impl<'de> Deserialize<'de> for Fields {
 struct FieldsVisitor;
 
 impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
+    type Value = ParameterFields;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields, A::Error> {
-        let mut fields = Fields::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<ParameterFields, A::Error> {
+        let mut fields = ParameterFields::default();
         while let Some(name) = object.next_key::<String>()? {
             // Also one whose value is null, which is none.
             if fields.names.contains(&name) {
@@ -62,7 +62,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 "peek" => fields.peek = object.next_value()?,
                 "requests" => fields.requests = object.next_value()?,
                 _ => {
-                    let value: Option<Value> = object.next_value()?;
+                    let value: Option<ParameterValue> = object.next_value()?;
                     fields
                         .given
                         .0
@@ -75,7 +75,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for ParameterValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)
     }
@@ -84,17 +84,17 @@ impl<'de> Deserialize<'de> for Value {
 struct ValueVisitor;
 
 impl Visitor<'_> for ValueVisitor {
-    type Value = Value;
+    type Value = ParameterValue;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("u64, or a text")
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
-        Ok(Value::Number(number))
+    fn visit_u64<E: Error>(self, number: u64) -> Result<ParameterValue, E> {
+        Ok(ParameterValue::Number(number))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<ParameterValue, E> {
+        Ok(ParameterValue::Text(text.to_owned()))
     }
 }

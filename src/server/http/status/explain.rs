@@ -79,7 +79,7 @@ impl Bounds {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Subject {
+struct ExplainedSubject {
     key: String,
     plan: String,
 }
@@ -156,7 +156,7 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
     };
     let bad_request = |sentence: &str| refused(StatusCode::BAD_REQUEST, sentence);
     // serde would also accept a list of the fields in their order.
-    let subject: Option<Subject> = body
+    let subject: Option<ExplainedSubject> = body
         .trim_ascii_start()
         .starts_with(b"{")
         .then(|| serde_json::from_slice(&body).ok())

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::history::Counts;
 use super::problems::{self, Facts, Problem};
 use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
-use super::{Keys, Status};
+use super::{KeyDisplay, StatusEndpoint};
 use crate::http::MetricSources;
 use crate::limiter::{OverrideFigures, Timings, Totals};
 use tollgate_core::plan::{Limit, Plan, Rule};
@@ -22,9 +22,9 @@ const NODES_MAX: usize = 50;
 /// Writes the figures as of now, with those of the heaviest keys.
 pub(super) fn write(
     sources: &MetricSources,
-    status: &Status,
+    status: &StatusEndpoint,
     samples: &mut Samples,
-    (keys, top): (Keys, Value),
+    (keys, top): (KeyDisplay, Value),
 ) -> String {
     let (totals, now) = (sources.limiter.totals(), monotonic());
     let sample = Sample::new(now, &totals);
@@ -36,7 +36,7 @@ pub(super) fn write(
         "problems": problems(sources, status, &store_state, (&top, recent.as_ref())),
         "uptime_s": uptime_s(status, now),
         "config_hash": totals.snapshot().config_hash(),
-        "keys": match keys { Keys::Hashed => "hashed", Keys::Clear => "clear" },
+        "keys": match keys { KeyDisplay::Hashed => "hashed", KeyDisplay::Clear => "clear" },
         "token": status.sources.token.is_some(),
         "span_ms": recent.as_ref().map(|recent| saturated(recent.span.as_millis())),
         "replicas": totals.replicas,
@@ -66,7 +66,7 @@ fn overrides(figures: &OverrideFigures, now: Instant) -> Value {
     })
 }
 
-fn uptime_s(status: &Status, now: Instant) -> u64 {
+fn uptime_s(status: &StatusEndpoint, now: Instant) -> u64 {
     now.saturating_duration_since(status.started_at).as_secs()
 }
 
@@ -168,7 +168,7 @@ fn limit(limit: &Limit) -> String {
 /// What is wrong, the most harmful first.
 fn problems(
     sources: &MetricSources,
-    status: &Status,
+    status: &StatusEndpoint,
     store: &StoreState,
     (top, recent): (&Value, Option<&Recent>),
 ) -> Vec<Value> {
@@ -189,7 +189,7 @@ fn problems(
 
 /// The last quarter of an hour. For each point: its end, its span, decisions, those denied and those by policy, and the 99th
 /// percentile of their waits.
-fn history(status: &Status, now: Instant, totals: &Totals) -> Vec<Value> {
+fn history(status: &StatusEndpoint, now: Instant, totals: &Totals) -> Vec<Value> {
     let points = status
         .history()
         .points(now, now_ms(), &Counts::read(totals));
@@ -212,7 +212,7 @@ fn now_ms() -> u64 {
 
 fn store(
     sources: &MetricSources,
-    status: &Status,
+    status: &StatusEndpoint,
     state: &StoreState,
     (totals, recent): (&Totals, Option<&Recent>),
 ) -> Value {
@@ -259,7 +259,7 @@ fn percentiles(timings: &Timings) -> Value {
     json!({ "count": timings.count(), "p50_us": of(500), "p95_us": of(950), "p99_us": of(990) })
 }
 
-fn config_changes(status: &Status) -> Vec<Value> {
+fn config_changes(status: &StatusEndpoint) -> Vec<Value> {
     let changes = status.sources.config_changes.list().into_iter();
     changes
         .map(|change| json!({ "at_ms": change.at_us / 1_000, "outcome": change.outcome.as_str(), "text": change.text }))

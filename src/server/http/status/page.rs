@@ -9,12 +9,12 @@ use ring::digest::{SHA256, digest};
 pub(super) const TEXT: &str = include_str!("page.html");
 
 /// What is sent with the page.
-pub(super) struct Page {
+pub(super) struct StatusPage {
     /// The content security policy. It names style and script by their hashes, and lets the page ask nobody but its own server.
     pub policy: HeaderValue,
 }
 
-impl Page {
+impl StatusPage {
     pub(super) fn new() -> Self {
         let (style, script) = (hash_of("style"), hash_of("script"));
         let policy = format!(
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_page_is_one_small_file_that_names_no_other_and_runs_by_its_hashes() {
-        let policy = Page::new().policy;
+        let policy = StatusPage::new().policy;
         let policy = policy.to_str().unwrap();
         assert_eq!(policy.matches("'sha256-").count(), 2, "{policy}");
         assert!(

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::limiter::{BOUNDS_NS, Counter, PlanSnapshot, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, LimiterCounter, PlanSnapshot, Timings, Totals};
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_store::StoreError;
 
@@ -108,8 +108,8 @@ impl Sample {
             store_durations: totals.store_durations.clone(),
             store_errors: totals.store_errors,
             unknown_plans: totals
-                .count(Counter::UnknownPlans)
-                .saturating_sub(totals.count(Counter::ByDefaultPlan)),
+                .count(LimiterCounter::UnknownPlans)
+                .saturating_sub(totals.count(LimiterCounter::ByDefaultPlan)),
         }
     }
 
@@ -201,12 +201,12 @@ pub(super) fn percentile_us(timings: &Timings, permille: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::{Limiter, Settings};
+    use crate::limiter::{Limiter, LimiterSettings};
     use tollgate_core::plan::{Plan, Rule};
     use tollgate_store::clock::{SystemClock, monotonic};
 
     fn snapshot() -> Arc<PlanSnapshot> {
-        let settings = Settings {
+        let settings = LimiterSettings {
             deadline: Duration::ZERO,
             expected_replicas: 1,
             deny_cache_entries: 0,

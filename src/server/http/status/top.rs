@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Keys;
+use super::KeyDisplay;
 use crate::limiter::{TopAnswer, TopBy, TopKey, TopKeys, TopQuery};
 use tollgate_core::visible::visible;
 
@@ -10,7 +10,7 @@ use tollgate_core::visible::visible;
 const KEYS_MAX: usize = 20;
 
 /// The keys that were denied most and those that used most; `null` when keys are not counted.
-pub(super) async fn figures(top: &TopKeys, keys: Keys) -> Value {
+pub(super) async fn figures(top: &TopKeys, keys: KeyDisplay) -> Value {
     let query = |by| TopQuery {
         plan: None,
         by,
@@ -40,11 +40,11 @@ pub(super) async fn figures(top: &TopKeys, keys: Keys) -> Value {
     })
 }
 
-fn list(found: Vec<TopKey>, keys: Keys) -> Vec<Value> {
+fn list(found: Vec<TopKey>, keys: KeyDisplay) -> Vec<Value> {
     let clear = |key: &TopKey| {
         key.key
             .as_deref()
-            .filter(|_| keys == Keys::Clear)
+            .filter(|_| keys == KeyDisplay::Clear)
             .map(visible)
     };
     let shown = |key: &TopKey| {

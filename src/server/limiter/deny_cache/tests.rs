@@ -330,7 +330,8 @@ fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
             0,
         );
         let table = cache.table();
-        let bytes = table.entries.capacity() * size_of::<Entry>() + table.by_name.allocation_size();
+        let bytes =
+            table.entries.capacity() * size_of::<DenialEntry>() + table.by_name.allocation_size();
         last = bytes / table.entries.len();
         if index >= 1_000 {
             most = most.max(last);

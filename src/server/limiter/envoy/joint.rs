@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::future::join;
 
-use super::{DescriptorDecision, EnvoyRefusal, FoundDescriptor, Place, State};
-use crate::limiter::joint::{Part, WaitFor};
+use super::{DecidingDomain, DescriptorDecision, DescriptorState, EnvoyRefusal, FoundDescriptor};
+use crate::limiter::joint::{PlannedRequest, WaitFor};
 use crate::limiter::{Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::Outcome;
@@ -20,7 +20,7 @@ impl<S: Store> Limiter<S> {
     /// Decides descriptors together, and gives units back whatever that decision is.
     pub(super) async fn decide_jointly(
         &self,
-        place: Place<'_>,
+        place: DecidingDomain<'_>,
         found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, EnvoyRefusal> {
         let is_decided = |found: &&FoundDescriptor| !found.refunds && found.plan.is_some();
@@ -46,7 +46,7 @@ impl<S: Store> Limiter<S> {
 
     async fn decide_together(
         &self,
-        place: Place<'_>,
+        place: DecidingDomain<'_>,
         mut found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
         let is_denied = !place.unmatched().allowed();
@@ -57,8 +57,8 @@ impl<S: Store> Limiter<S> {
         let mut checks = Vec::with_capacity(found.len());
         let mut indices = Vec::with_capacity(found.len());
         for (index, found) in found.iter_mut().enumerate() {
-            let check = match std::mem::replace(&mut found.state, State::Unmatched) {
-                State::Check(check) => check,
+            let check = match std::mem::replace(&mut found.state, DescriptorState::Unmatched) {
+                DescriptorState::Check(check) => check,
                 _ if is_denied => denied_check(),
                 _ => continue,
             };
@@ -66,14 +66,14 @@ impl<S: Store> Limiter<S> {
             indices.push(index);
         }
         let is_peek = checks.iter().all(|(.., check)| check.mode == Mode::Peek);
-        let (parts, wait_for) = (Part::all(checks), WaitFor::Proxy(place.limit));
+        let (parts, wait_for) = (PlannedRequest::all(checks), WaitFor::Proxy(place.limit));
         let asked = self.decide_parts(place.worker_plans, &parts, wait_for);
         let joint = asked.await?;
         if !is_peek {
             self.count_joint(joint.outcome);
         }
         for (index, decision) in indices.into_iter().zip(joint.decisions) {
-            found[index].state = State::Decided(decision);
+            found[index].state = DescriptorState::Decided(decision);
         }
         let decided = found.into_iter().map(|found| self.finish(place, found));
         Ok(decided.collect())
@@ -82,10 +82,10 @@ impl<S: Store> Limiter<S> {
     /// Decides descriptors of which at most one takes part: that one as if it were alone, also by a remembered denial.
     async fn decide_only_one(
         &self,
-        place: Place<'_>,
+        place: DecidingDomain<'_>,
         found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
-        let is_charge = |found: &FoundDescriptor| matches!(&found.state, State::Check(check) if check.mode == Mode::Charge);
+        let is_charge = |found: &FoundDescriptor| matches!(&found.state, DescriptorState::Check(check) if check.mode == Mode::Charge);
         let charge = found.iter().position(is_charge);
         let decided = self.decide_each(place, found).await?;
         if let Some(charge) = charge {

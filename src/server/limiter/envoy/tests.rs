@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::super::tests::{Clock0, SETTINGS, plan, plans};
 use super::*;
-use crate::limiter::{Counter, Settings};
+use crate::limiter::{LimiterCounter, LimiterSettings};
 use tollgate_core::plan::PlanSet;
 use tollgate_core::plan::envoy::{DescriptorRule, EntryPattern, EnvoyRules, KeyTemplate, RateUnit};
 use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, StoreDeadline, StoreError, Verdict};
@@ -242,7 +242,7 @@ async fn no_units_ask_without_taking_and_units_are_given_back() {
         .await
         .unwrap();
     assert!(decided.allowed() && decided.binding().is_none());
-    assert_eq!(limiter.totals().count(Counter::Peeks), 2 + 1);
+    assert_eq!(limiter.totals().count(LimiterCounter::Peeks), 2 + 1);
 }
 
 #[tokio::test]
@@ -397,7 +397,7 @@ async fn a_store_that_is_late_for_the_caller_is_replaced_by_policy_and_not_blame
     let totals = limiter.totals();
     assert_eq!(
         (
-            totals.count(Counter::CallerDeadlines),
+            totals.count(LimiterCounter::CallerDeadlines),
             totals.store_errors.iter().sum::<u64>()
         ),
         (4, 0)
@@ -489,7 +489,7 @@ async fn the_decision_for_the_client_is_the_denial_with_the_longest_wait_or_the_
     let limiter = Limiter::new(
         with_rules(plans()),
         MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)),
-        Settings {
+        LimiterSettings {
             deny_cache_entries: 0,
             ..SETTINGS
         },

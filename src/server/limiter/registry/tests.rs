@@ -9,7 +9,7 @@ use super::super::tests::{
     Clock0, broken, check, counted_for, healthy, limiter, plan, plans, request,
 };
 use super::*;
-use crate::limiter::{Counter, Limiter, Refusal};
+use crate::limiter::{Limiter, LimiterCounter, Refusal};
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::Plan;
@@ -283,8 +283,8 @@ async fn an_unknown_plan_is_decided_by_the_default_plan_where_there_is_one() {
     let totals = limiter.totals();
     assert_eq!(
         (
-            totals.count(Counter::UnknownPlans),
-            totals.count(Counter::ByDefaultPlan)
+            totals.count(LimiterCounter::UnknownPlans),
+            totals.count(LimiterCounter::ByDefaultPlan)
         ),
         (3, 3)
     );
@@ -298,8 +298,8 @@ async fn an_unknown_plan_is_decided_by_the_default_plan_where_there_is_one() {
     assert_ne!(limiter.snapshot().config_hash(), hash);
     assert_eq!(
         (
-            limiter.totals().count(Counter::UnknownPlans),
-            limiter.totals().count(Counter::ByDefaultPlan)
+            limiter.totals().count(LimiterCounter::UnknownPlans),
+            limiter.totals().count(LimiterCounter::ByDefaultPlan)
         ),
         (4, 3)
     );

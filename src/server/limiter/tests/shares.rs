@@ -113,7 +113,7 @@ async fn a_store_that_goes_and_comes_grants_a_quota_and_a_share_for_each_replica
         let counters = Arc::new(MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)));
         let ups: Vec<_> = (0..3).map(|_| Arc::new(AtomicBool::new(true))).collect();
         // A remembered denial holds through an outage, so with a deny cache the bound would not be reached.
-        let settings = Settings {
+        let settings = LimiterSettings {
             deny_cache_entries: 0,
             ..SETTINGS
         };

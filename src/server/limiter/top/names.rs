@@ -20,7 +20,7 @@ const MARGIN: f32 = 0.2;
 
 /// Keys by the number that they are counted under.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct KeyNames {
     /// By denials, and by cost.
     lists: [List; 2],
     /// Slots begun so far.
@@ -29,14 +29,14 @@ pub(super) struct Names {
 
 #[derive(Debug, Default)]
 struct List {
-    names: HashMap<u64, Name>,
+    names: HashMap<u64, NamedKey>,
     bytes: usize,
     /// No name weighs less.
     least: f32,
 }
 
 #[derive(Debug)]
-struct Name {
+struct NamedKey {
     key: Box<str>,
     /// The most that the key is known to have been counted in a slot; half of it in each slot that came after.
     weight: f32,
@@ -44,7 +44,7 @@ struct Name {
     last: u32,
 }
 
-impl Names {
+impl KeyNames {
     /// Notes a key that is counted. `known` is what it is known to have been counted in this slot.
     pub(super) fn note(&mut self, by: TopBy, hash: u64, key: &str, known: u64) {
         #[expect(
@@ -64,7 +64,7 @@ impl Names {
             list.least = list.least.min(weight);
             list.names.insert(
                 hash,
-                Name {
+                NamedKey {
                     key: key.into(),
                     weight,
                     last: self.slot,

@@ -26,9 +26,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers who is limited now, and who uses most, for this process and all replicas. Clones share everything.
 #[derive(Clone)]
-pub struct TopKeys(Arc<Parts>);
+pub struct TopKeys(Arc<ReplicaParts>);
 
-struct Parts {
+struct ReplicaParts {
     limiter: Arc<Limiter<()>>,
     id: ReplicaId,
     stores: TopStores,
@@ -78,7 +78,7 @@ impl TopKeys {
     /// The keys of `limiter` and of all beside it, and of the replicas on these stores.
     pub fn new(limiter: Arc<Limiter<()>>, stores: TopStores) -> Self {
         let began = Mutex::new(VecDeque::from([limiter.common.clock.monotonic()]));
-        Self(Arc::new(Parts {
+        Self(Arc::new(ReplicaParts {
             limiter,
             id: ReplicaId::random(),
             stores,

@@ -23,7 +23,7 @@ const GROWTH_DIVISOR: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     /// An entry keeps its index for as long as the sketch lives.
-    entries: Vec<Entry>,
+    entries: Vec<SketchEntry>,
     /// Indices of entries by hash.
     by_hash: HashTable<u16>,
     /// Empty, or all indices, each with a count that its entry has or had, the least first.
@@ -32,7 +32,7 @@ pub(super) struct Sketch {
 
 /// The count of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct SketchEntry {
     /// The key.
     pub(super) hash: u64,
     /// At least what was counted for the key.
@@ -62,7 +62,7 @@ impl Sketch {
                     .min(ENTRIES_MAX.saturating_sub(index).max(1)),
             );
         }
-        self.entries.push(Entry {
+        self.entries.push(SketchEntry {
             hash,
             count: weight,
             error: 0,
@@ -85,7 +85,7 @@ impl Sketch {
         self.by_hash
             .insert_unique(hash, index, |index| self.entries[usize::from(*index)].hash);
         let count = former.count.saturating_add(weight);
-        self.entries[usize::from(index)] = Entry {
+        self.entries[usize::from(index)] = SketchEntry {
             hash,
             count,
             error: former.count,
@@ -108,7 +108,7 @@ impl Sketch {
     }
 
     /// All entries, each at its index.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[SketchEntry] {
         &self.entries
     }
 
@@ -178,7 +178,7 @@ mod tests {
             let total: u64 = truth.values().sum();
             prop_assert_eq!(sketch.entries().iter().map(|entry| entry.count).sum::<u64>(), total);
             prop_assert!(sketch.len() < k || sketch.least() * k as u64 <= total);
-            for Entry { hash, count, error, .. } in sketch.entries() {
+            for SketchEntry { hash, count, error, .. } in sketch.entries() {
                 let real = truth[hash];
                 prop_assert!(count - error <= real && real <= *count && *error <= total / k as u64);
             }

@@ -4,7 +4,7 @@
 //! of which `k` belong to the shared sketch. A key that finds no room in the sketch of its plan is counted in the shared one. So a
 //! key is in one of the two, and memory is bounded whatever the number of plans.
 //!
-//! A slot that is over is kept as [`Counted`] keys, each with what it was counted above the least count.
+//! A slot that is over is kept as [`CountedKey`] keys, each with what it was counted above the least count.
 
 use super::sketch::Sketch;
 
@@ -37,7 +37,7 @@ struct OwnSketch {
 
 /// A key and what it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct CountedKey {
     /// The key.
     pub(super) hash: u64,
     /// The count is at most this and the `too_high` of its list together.
@@ -56,7 +56,7 @@ pub(super) struct PlanKeys {
     /// Most that a key without an entry may have been counted.
     pub(super) too_high: u64,
     /// Keys whose count may be above `too_high`.
-    pub(super) keys: Box<[Counted]>,
+    pub(super) keys: Box<[CountedKey]>,
 }
 
 /// A slot as it was at one moment.
@@ -67,7 +67,7 @@ pub(super) struct SealedSlot {
     /// Plans with a sketch of their own.
     pub(super) own: Vec<PlanKeys>,
     /// Keys that were counted in the shared sketch, each with its plan.
-    pub(super) shared: Box<[(u64, Counted)]>,
+    pub(super) shared: Box<[(u64, CountedKey)]>,
     /// As [`PlanKeys::too_high`], for the shared sketch.
     pub(super) shared_too_high: u64,
 }
@@ -149,7 +149,7 @@ impl Slot {
                 } else {
                     shared_too_high
                 };
-                let keys = sketch.entries().iter().map(|entry| Counted {
+                let keys = sketch.entries().iter().map(|entry| CountedKey {
                     hash: entry.hash,
                     estimate: entry.count.saturating_sub(too_high),
                     at_least: entry.count - entry.error,
@@ -169,7 +169,7 @@ impl Slot {
                 let estimate = entry.count.saturating_sub(shared_too_high);
                 (
                     *id,
-                    Counted {
+                    CountedKey {
                         hash: entry.hash,
                         estimate,
                         at_least: entry.count - entry.error,

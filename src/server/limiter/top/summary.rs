@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::slot::{Counted, SealedSlot};
+use super::slot::{CountedKey, SealedSlot};
 
 /// Keys by plan, of denials or of cost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct PlanSummary {
     pub(super) keys: HashMap<u64, Estimate>,
 }
 
-/// See [`Counted`].
+/// See [`CountedKey`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Estimate {
     pub(super) estimate: u64,
@@ -205,7 +205,7 @@ impl PlanSummary {
 }
 
 impl Estimate {
-    fn from_counted(key: &Counted) -> Self {
+    fn from_counted(key: &CountedKey) -> Self {
         Self {
             estimate: key.estimate,
             at_least: key.at_least,

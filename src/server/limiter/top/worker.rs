@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::names::Names;
+use super::names::KeyNames;
 use super::slot::{SealedSlot, Slot};
 use super::{Secret, TopBy, TopSettings};
 use tollgate_core::decision::{Decision, Outcome};
@@ -17,20 +17,20 @@ pub(super) const SLOTS: usize = 6;
 
 /// The counts of one worker.
 #[derive(Debug)]
-pub(in crate::limiter) struct WorkerTop(Mutex<Counts>);
+pub(in crate::limiter) struct WorkerTop(Mutex<WorkerCounts>);
 
 #[derive(Debug)]
-struct Counts {
+struct WorkerCounts {
     secret: Secret,
-    denials: Window,
-    cost: Window,
+    denials: SlotWindow,
+    cost: SlotWindow,
     /// Keys in clear, if operators asked for them.
-    names: Option<Names>,
+    names: Option<KeyNames>,
 }
 
 /// The slots of the last minute.
 #[derive(Debug)]
-struct Window {
+struct SlotWindow {
     k: usize,
     live: Slot,
     /// Slots that are over, the oldest first.
@@ -40,7 +40,7 @@ struct Window {
 impl WorkerTop {
     /// Counts nothing yet. Keys are known by their hash with `secret`.
     pub(super) fn new(settings: TopSettings, secret: Secret) -> Self {
-        Self(Mutex::new(Counts::new(settings, secret)))
+        Self(Mutex::new(WorkerCounts::new(settings, secret)))
     }
 
     /// Counts a decision: a denial as one, and of others the cost. `plan` is the plan's id.
@@ -77,13 +77,13 @@ impl WorkerTop {
 
     /// Forgets all counts, and counts from now on with another secret, under which all keys have other numbers.
     pub(super) fn start_over(&self, settings: TopSettings, secret: Secret) {
-        *self.counts() = Counts::new(settings, secret);
+        *self.counts() = WorkerCounts::new(settings, secret);
     }
 
     /// Adds the keys in clear to these.
     pub(super) fn add_names(&self, names: &mut HashMap<u64, String>) {
         let counts = self.counts();
-        let known = counts.names.iter().flat_map(Names::iter);
+        let known = counts.names.iter().flat_map(KeyNames::iter);
         for (hash, key) in known {
             names.entry(hash).or_insert_with(|| key.to_owned());
         }
@@ -108,25 +108,25 @@ impl WorkerTop {
         }
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, WorkerCounts> {
         // After a panic, at worst a count is wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Counts {
+impl WorkerCounts {
     fn new(settings: TopSettings, secret: Secret) -> Self {
-        let window = || Window::new(settings.keys_max);
+        let window = || SlotWindow::new(settings.keys_max);
         Self {
             secret,
             denials: window(),
             cost: window(),
-            names: settings.in_clear.then(Names::default),
+            names: settings.in_clear.then(KeyNames::default),
         }
     }
 }
 
-impl Window {
+impl SlotWindow {
     fn new(k: usize) -> Self {
         Self {
             k,

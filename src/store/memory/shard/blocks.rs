@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Call, HashedName, Shard};
+use super::{HashedName, NamedCheck, Shard};
 use crate::Check;
 use crate::memory::arena::Handle;
 use crate::memory::checked_out::STATES;
@@ -17,10 +17,10 @@ impl Shard {
     pub(super) fn decide_with_blocks(
         &self,
         found: Option<Handle>,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         states: &mut [State],
     ) -> Verdict {
-        let Call { check, now_us, .. } = call;
+        let NamedCheck { check, now_us, .. } = call;
         let limits = check.plan.limits();
         let mut blocks = self.blocks_of(found, limits);
         decide_with_blocks(
@@ -63,7 +63,7 @@ impl Shard {
     /// none does: the request is denied alone.
     pub(super) fn write_blocks(
         &mut self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         hash: u64,
         mut verdict: Verdict,
     ) -> Verdict {

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Call, HashedName, Shard};
+use super::{HashedName, NamedCheck, Shard};
 use crate::memory::arena::Handle;
 use crate::memory::checked_out::{CheckedOut, STATES};
 use crate::{Check, HoldCheck, LeaseCheck, StoreError};
@@ -15,7 +15,7 @@ use tollgate_core::algorithm::{self, Block, BlockReading, Mode, State, Verdict};
 use tollgate_core::key::Cost;
 
 /// States of limits as they were.
-pub(super) type States = SmallVec<[State; STATES]>;
+pub(super) type FormerStates = SmallVec<[State; STATES]>;
 
 impl Shard {
     /// Carries out a call with an id, or one about holds. Errors: [`StoreError::Full`]; the entries are then as before.
@@ -31,7 +31,7 @@ impl Shard {
             cost: Cost::ONE,
             mode: Mode::Charge,
         };
-        let call = Call {
+        let call = NamedCheck {
             name: name.name,
             check: &charge,
             now_us,
@@ -77,7 +77,7 @@ impl Shard {
             cost: Cost::ONE,
             mode: Mode::Charge,
         };
-        let call = Call {
+        let call = NamedCheck {
             name: name.name,
             check: &charge,
             now_us,
@@ -125,7 +125,7 @@ impl Shard {
     /// Makes room for what the call may add. Errors: there is none.
     fn room_for(
         &mut self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         found: &mut Option<Handle>,
         checked_out: &mut CheckedOut,
         check: &HoldCheck,
@@ -161,7 +161,7 @@ impl Shard {
     /// Stores states and notes after a call. A key of which nothing is kept yet gets an entry only if there is something to keep.
     fn keep(
         &mut self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         hash: u64,
         (found, index): (Option<Handle>, Option<u32>),
         (mut checked_out, notes): (CheckedOut, Box<Notes>),
@@ -193,7 +193,7 @@ impl Shard {
 
     fn keep_blocks(
         &mut self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         name: HashedName<'_>,
         (before, after): (&[Block], &[Block]),
     ) {
@@ -216,10 +216,10 @@ impl Shard {
     pub(super) fn before_beside_holds(
         &mut self,
         found: Option<Handle>,
-        call: Call<'_>,
-        states: &mut States,
-    ) -> Option<States> {
-        let Call { check, now_us, .. } = call;
+        call: NamedCheck<'_>,
+        states: &mut FormerStates,
+    ) -> Option<FormerStates> {
+        let NamedCheck { check, now_us, .. } = call;
         let index = found.and_then(|handle| self.entry(handle).holds())?;
         if check.mode == Mode::Refund {
             return Some(states.clone());
@@ -249,11 +249,11 @@ impl Shard {
     pub(super) fn after_beside_holds(
         &mut self,
         found: Option<Handle>,
-        call: Call<'_>,
-        (states, before): (&mut States, Option<States>),
+        call: NamedCheck<'_>,
+        (states, before): (&mut FormerStates, Option<FormerStates>),
         verdict: Option<&mut Verdict>,
     ) {
-        let Call { check, now_us, .. } = call;
+        let NamedCheck { check, now_us, .. } = call;
         let index = found.and_then(|handle| self.entry(handle).holds());
         if let (Some(verdict), Some(index)) = (verdict, index)
             && !verdict.fits
@@ -276,7 +276,7 @@ impl Shard {
 
 /// Looks where there are notes: on copies, since a look writes nothing.
 fn peek(check: &HoldCheck, key: HoldKey<'_>, now_us: u64) -> HoldVerdict {
-    let (mut states, mut notes) = (States::from(&*key.states), key.notes.clone());
+    let (mut states, mut notes) = (FormerStates::from(&*key.states), key.notes.clone());
     let key = HoldKey {
         states: &mut states,
         notes: &mut notes,

@@ -1,6 +1,6 @@
 //! Room for a charge: the bytes that it could add, and the fresh entries that are dropped for them.
 
-use super::{Call, HEADROOM_DIVISOR, HEADROOM_MIN, Shard, TABLE_KEPT};
+use super::{HEADROOM_DIVISOR, HEADROOM_MIN, NamedCheck, Shard, TABLE_KEPT};
 use crate::StoreError;
 use crate::memory::arena::Handle;
 use crate::memory::checked_out::{CheckedOut, StateLocation};
@@ -12,7 +12,7 @@ impl Shard {
     /// [`StoreError::Full`].
     pub(super) fn reserve(
         &mut self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         found: &mut Option<Handle>,
         checked_out: &mut CheckedOut,
     ) -> Result<(), StoreError> {
@@ -55,7 +55,7 @@ impl Shard {
     /// [`StoreError::Full`] when no fresh entry is left.
     fn make_room(
         &mut self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         found: &mut Option<Handle>,
         checked_out: &CheckedOut,
         most: usize,
@@ -70,7 +70,7 @@ impl Shard {
 
     fn has_room(
         &self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         found: Option<Handle>,
         checked_out: &CheckedOut,
         most: usize,
@@ -82,7 +82,7 @@ impl Shard {
     /// Bytes that charging the check could add.
     pub(super) fn growth(
         &self,
-        call: Call<'_>,
+        call: NamedCheck<'_>,
         found: Option<Handle>,
         checked_out: &CheckedOut,
     ) -> usize {

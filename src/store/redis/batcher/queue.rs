@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::call::{Call, ScriptRequest};
-pub(in crate::redis) use super::slot_queues::{Refusals, SlotQueues};
+pub(in crate::redis) use super::slot_queues::{NameRefusals, SlotQueues};
 use crate::redis::SCRIPT_NAMES_MAX;
 
 /// The requests that wait to be sent to one server.

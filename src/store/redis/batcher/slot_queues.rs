@@ -26,14 +26,14 @@ const BY_SLOT_MAX: usize = 10_000;
 
 /// Whether a node takes names that are not keys of a call, as its answers tell.
 #[derive(Default)]
-pub(in crate::redis) struct Refusals {
+pub(in crate::redis) struct NameRefusals {
     in_a_row: AtomicUsize,
     accepted: AtomicBool,
     /// Calls by slot since the node was found to refuse names.
     by_slot: AtomicUsize,
 }
 
-impl Refusals {
+impl NameRefusals {
     /// The node took names of a call.
     pub(in crate::redis) fn accepted(&self) {
         self.accepted.store(true, Ordering::Relaxed);
@@ -82,7 +82,7 @@ pub(in crate::redis) struct SlotQueues {
     batches: VecDeque<u16>,
     /// Whether `batches` is served next.
     batch_next: bool,
-    refusals: Arc<Refusals>,
+    refusals: Arc<NameRefusals>,
 }
 
 /// The requests that wait for one slot.
@@ -93,7 +93,7 @@ struct SlotQueue {
 }
 
 impl SlotQueues {
-    pub(in crate::redis) fn new(refusals: Arc<Refusals>) -> Self {
+    pub(in crate::redis) fn new(refusals: Arc<NameRefusals>) -> Self {
         Self {
             refusals,
             ..Self::default()

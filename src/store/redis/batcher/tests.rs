@@ -371,7 +371,7 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
 
 /// A node of a Cluster that refuses every call by names as a whole, and takes names of one slot as keys.
 struct WantsKeys {
-    refusals: Arc<queue::Refusals>,
+    refusals: Arc<queue::NameRefusals>,
 }
 
 impl ScriptTransport for WantsKeys {

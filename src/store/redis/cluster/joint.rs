@@ -62,7 +62,7 @@ struct JointRequest {
 }
 
 /// How far a joint decision has come.
-struct Progress {
+struct JointProgress {
     /// Parts that were not charged yet, in their order.
     waiting: VecDeque<Vec<usize>>,
     /// Parts that were charged, and when.
@@ -72,7 +72,7 @@ struct Progress {
 }
 
 /// How the charges ended.
-enum End {
+enum JointEnd {
     /// All parts are charged.
     Charged,
     /// A part denies.
@@ -243,24 +243,28 @@ impl Sequence {
 
     /// Decides the requests, and does not end before nothing is left of a decision that was not allowed.
     async fn decide(&self, parts: Vec<Vec<usize>>, reply: oneshot::Sender<Decided>) {
-        let mut progress = Progress {
+        let mut progress = JointProgress {
             waiting: parts.into(),
             charged: Vec::new(),
             verdicts: vec![None; self.requests.len()],
         };
         match self.charge(&mut progress, &reply).await {
             // A caller that has gone by now is charged, as it is for a single request.
-            End::Charged => drop(reply.send(decided(progress.verdicts, None))),
-            End::Denied => drop(reply.send(self.deny(progress).await)),
-            End::Abandoned => self.undo(&mut progress).await,
-            End::Failed(error) => self.fail(progress, error, reply).await,
+            JointEnd::Charged => drop(reply.send(decided(progress.verdicts, None))),
+            JointEnd::Denied => drop(reply.send(self.deny(progress).await)),
+            JointEnd::Abandoned => self.undo(&mut progress).await,
+            JointEnd::Failed(error) => self.fail(progress, error, reply).await,
         }
     }
 
-    async fn charge(&self, progress: &mut Progress, reply: &oneshot::Sender<Decided>) -> End {
+    async fn charge(
+        &self,
+        progress: &mut JointProgress,
+        reply: &oneshot::Sender<Decided>,
+    ) -> JointEnd {
         while let Some(part) = progress.waiting.pop_front() {
             if reply.is_closed() {
-                return End::Abandoned;
+                return JointEnd::Abandoned;
             }
             let mode = |index: usize| self.requests[index].mode;
             let ask = |index| self.part_request(index, mode(index));
@@ -268,7 +272,7 @@ impl Sequence {
             let charges = part.iter().any(|index| mode(*index) == Mode::Charge);
             let answers = match self.state.ask_joint(asked, self.until).await {
                 Ok(answers) => answers,
-                Err(error) => return End::Failed(error),
+                Err(error) => return JointEnd::Failed(error),
             };
             let instant_us = match answers.note {
                 Some(JointNote::ChargedAt(instant_us)) => Some(instant_us),
@@ -282,22 +286,22 @@ impl Sequence {
                 }
                 None => {
                     let why = "the script's reply does not have its instant".to_owned();
-                    return End::Failed(StoreError::InvalidReply(why));
+                    return JointEnd::Failed(StoreError::InvalidReply(why));
                 }
             };
             let fit = progress.take(&part, answers.each, |index| &self.requests[index].plan);
             if !fit {
-                return End::Denied;
+                return JointEnd::Denied;
             }
             progress
                 .charged
                 .extend(instant_us.map(|instant_us| (part, instant_us)));
         }
-        End::Charged
+        JointEnd::Charged
     }
 
     /// Undoes what was charged, and reads the parts behind.
-    async fn deny(&self, mut progress: Progress) -> Decided {
+    async fn deny(&self, mut progress: JointProgress) -> Decided {
         let waiting = std::mem::take(&mut progress.waiting);
         let ((), read) = join(self.undo(&mut progress), self.peek(waiting.into())).await;
         let error = progress.take_known(read);
@@ -306,7 +310,7 @@ impl Sequence {
 
     /// Reads all parts.
     async fn peek_all(&self, parts: Vec<Vec<usize>>) -> Decided {
-        let mut progress = Progress {
+        let mut progress = JointProgress {
             waiting: VecDeque::new(),
             charged: Vec::new(),
             verdicts: vec![None; self.requests.len()],
@@ -318,7 +322,7 @@ impl Sequence {
     /// Reports the failure. Whether charges before it stay, who asked decides; without a word they are undone.
     async fn fail(
         &self,
-        mut progress: Progress,
+        mut progress: JointProgress,
         error: StoreError,
         reply: oneshot::Sender<Decided>,
     ) {
@@ -341,7 +345,7 @@ impl Sequence {
 
     /// Undoes all charges. Those of which the undo is answered have the verdicts from after it then. No undo is sent twice: a lost
     /// answer may be that of one that was done.
-    async fn undo(&self, progress: &mut Progress) {
+    async fn undo(&self, progress: &mut JointProgress) {
         let verdicts = &progress.verdicts;
         let undone = progress.charged.iter().map(|(part, instant_us)| async {
             let name = self.first_name(part).unwrap_or_default();
@@ -439,7 +443,7 @@ impl Sequence {
     }
 }
 
-impl Progress {
+impl JointProgress {
     /// Takes the answers to a part. Returns whether all of it fits.
     fn take<'a>(
         &mut self,

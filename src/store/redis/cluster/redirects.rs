@@ -10,13 +10,13 @@ use super::ClusterState;
 use crate::StoreError;
 use crate::clock::monotonic;
 use crate::redis::batcher::call::Call;
-use crate::redis::batcher::queue::{PendingQueue, Refusals, SlotQueues};
+use crate::redis::batcher::queue::{NameRefusals, PendingQueue, SlotQueues};
 use crate::redis::batcher::{ScriptTransport, TransportError};
 use crate::redis::connection::manager::ConnectionManager;
-use crate::redis::connection::{CallError, Command};
+use crate::redis::connection::{CallError, RedisCommand};
 use crate::redis::reset::CommandSender;
 use crate::redis::script::Script;
-use crate::redis::target::Address;
+use crate::redis::target::HostAndPort;
 use crate::redis::{ProbeCall, name};
 
 /// Most calls in flight to a node that wants keys, each for those of one slot. It bounds how many calls are pipelined. So many
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(in crate::redis) struct RedirectFollower {
     home: Arc<ConnectionManager>,
     state: Weak<ClusterState>,
-    refusals: Arc<Refusals>,
+    refusals: Arc<NameRefusals>,
 }
 
 impl ScriptTransport for RedirectFollower {
@@ -84,7 +84,7 @@ impl ScriptTransport for RedirectFollower {
 }
 
 impl CommandSender for RedirectFollower {
-    async fn send(&self, command: Command) -> Result<Value, CallError> {
+    async fn send(&self, command: RedisCommand) -> Result<Value, CallError> {
         self.attempt(&command, &mut 0).await
     }
 }
@@ -99,7 +99,7 @@ impl RedirectFollower {
     }
 
     /// Sends a call that names no keys, which no node redirects.
-    async fn call_by_names(&self, command: &Command) -> Result<Value, TransportError> {
+    async fn call_by_names(&self, command: &RedisCommand) -> Result<Value, TransportError> {
         match self
             .home
             .call(command.clone(), false)
@@ -128,7 +128,7 @@ impl RedirectFollower {
     /// Sends a command, and repeats it until its keys are all on one node, or until its deadline.
     pub(in crate::redis) async fn follow(
         &self,
-        command: Command,
+        command: RedisCommand,
         redirections: &mut usize,
     ) -> Result<Value, StoreError> {
         loop {
@@ -146,7 +146,11 @@ impl RedirectFollower {
     /// Sends a command and follows redirections until its deadline. A redirected command was not executed, so sending it again
     /// does not charge twice. Errors: never [`CallError::Moved`] or [`CallError::Ask`], which are followed.
     /// Adds the number of redirections to `followed`.
-    async fn attempt(&self, command: &Command, followed: &mut usize) -> Result<Value, CallError> {
+    async fn attempt(
+        &self,
+        command: &RedisCommand,
+        followed: &mut usize,
+    ) -> Result<Value, CallError> {
         let until = command.until;
         let probe_in_slot = |asking| ProbeCall {
             name: name::probe_beside(&command.key().unwrap_or_default()),
@@ -190,7 +194,7 @@ impl RedirectFollower {
     /// The connection manager of another node, once its first probe is over. A new node is probed with `probe_call`.
     async fn manager_at(
         &self,
-        address: &Address,
+        address: &HostAndPort,
         probe_call: ProbeCall,
         until: Instant,
     ) -> Result<Arc<ConnectionManager>, StoreError> {

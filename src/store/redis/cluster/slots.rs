@@ -8,7 +8,7 @@ use fred::interfaces::ClientLike;
 use fred::types::{ClusterHash, CustomCommand, Value};
 
 use crate::redis::connection::options;
-use crate::redis::target::Address;
+use crate::redis::target::HostAndPort;
 
 /// Number of slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
@@ -18,14 +18,14 @@ pub(super) const SLOTS: u16 = 16_384;
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
-    pub(super) master: Address,
+    pub(super) master: HostAndPort,
 }
 
 /// Asks a node for all ranges. Errors: it does not answer by `until`, or it reports that the Cluster is down. A node that is
 /// cut off from the others reports so, too; its map may be old, so it is not used.
 pub(super) async fn ask(
     client: &Client,
-    asked: &Address,
+    asked: &HostAndPort,
     until: Instant,
 ) -> Result<Vec<Range>, Error> {
     let options = options(until)?;
@@ -53,7 +53,7 @@ pub(super) async fn ask(
 }
 
 /// Parses the reply to CLUSTER SLOTS; `None` when it has another form.
-fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
+fn parse(slots: &Value, asked: &HostAndPort) -> Option<Vec<Range>> {
     let list = |value: &Value| match value {
         Value::Array(values) => Some(values.clone()),
         _ => None,
@@ -78,7 +78,7 @@ fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
                 .and_then(|slot| u16::try_from(slot).ok())
                 .filter(|slot| *slot < SLOTS)
         };
-        let master = Address {
+        let master = HostAndPort {
             host,
             port: u16::try_from(port.as_u64()?).ok()?,
         };
@@ -95,8 +95,8 @@ fn parse(slots: &Value, asked: &Address) -> Option<Vec<Range>> {
 mod tests {
     use super::*;
 
-    fn address(host: &str, port: u16) -> Address {
-        Address {
+    fn address(host: &str, port: u16) -> HostAndPort {
+        HostAndPort {
             host: host.to_owned(),
             port,
         }

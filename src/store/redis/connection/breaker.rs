@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::pace::{Failure, Pace};
+use super::pace::{ConnectFailure, Pace};
 
 /// Failed calls in a row that open the breaker. It is one more than may be in flight at once, so that one stall of Redis, no
 /// longer than the deadline, does not open it. A dead Redis costs its callers at most five deadlines.
@@ -215,7 +215,7 @@ impl Breaker {
             Phase::Open { since, .. } | Phase::HalfOpen { since } => since,
         };
         self.phase = Phase::HalfOpen { since };
-        self.probe_failed(Failure::Cheap, now, jitter);
+        self.probe_failed(ConnectFailure::Cheap, now, jitter);
     }
 
     /// When the next probe is due; `None` when one is in flight or none is needed.
@@ -253,7 +253,12 @@ impl Breaker {
     }
 
     /// Records that the probe in flight failed. Another one is due after a pause.
-    pub(in crate::redis) fn probe_failed(&mut self, failure: Failure, now: Instant, jitter: u64) {
+    pub(in crate::redis) fn probe_failed(
+        &mut self,
+        failure: ConnectFailure,
+        now: Instant,
+        jitter: u64,
+    ) {
         if let Phase::HalfOpen { since } = self.phase {
             self.pace.failed(failure);
             self.failed_probes = self.failed_probes.saturating_add(1);

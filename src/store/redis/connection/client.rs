@@ -20,11 +20,11 @@ use fred::types::{Builder, ConnectHandle, RespVersion};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::pace::Failure;
+use super::pace::ConnectFailure;
 use super::tls;
 use crate::clock::monotonic;
 use crate::platform;
-use crate::redis::target::{Credentials, Password, Peer, RedisTarget, Topology};
+use crate::redis::target::{Credentials, Password, RedisTarget, ServerAddress, Topology};
 use crate::small_file;
 
 /// Most concurrent TLS handshakes of this process with one server. A server makes one after another, so more of them do not
@@ -74,7 +74,7 @@ impl Drop for ConnectionTask {
 /// [`ErrorKind::Timeout`] when it is not up in time.
 pub(in crate::redis) async fn connect(
     target: &Arc<RedisTarget>,
-    peer: &Peer,
+    peer: &ServerAddress,
     time_limit: Duration,
 ) -> Result<(Client, ConnectionTask), Error> {
     let (target, to) = (target.clone(), peer.clone());
@@ -90,7 +90,7 @@ pub(in crate::redis) async fn connect(
 /// As [`connect`], to a Sentinel. It uses RESP3, which delivers events on the same connection as replies.
 pub(in crate::redis) async fn connect_to_sentinel(
     target: &Arc<RedisTarget>,
-    peer: &Peer,
+    peer: &ServerAddress,
     time_limit: Duration,
 ) -> Result<(Client, ConnectionTask), Error> {
     let (target, to) = (target.clone(), peer.clone());
@@ -129,11 +129,15 @@ async fn read(
         .map_err(|error| Error::new(ErrorKind::IO, error))
 }
 
-fn config(target: &RedisTarget, peer: &Peer, credentials: &Credentials) -> Result<Config, String> {
+fn config(
+    target: &RedisTarget,
+    peer: &ServerAddress,
+    credentials: &Credentials,
+) -> Result<Config, String> {
     let tls = target.tls.as_ref();
     let server = match peer {
-        Peer::Unix(path) => ServerConfig::Unix { path: path.clone() },
-        Peer::Tcp(address) => {
+        ServerAddress::Unix(path) => ServerConfig::Unix { path: path.clone() },
+        ServerAddress::Tcp(address) => {
             let mut server = Server::new(address.host.as_str(), address.port);
             server.tls_server_name = tls
                 .and_then(|tls| tls.server_name.as_deref())
@@ -180,16 +184,16 @@ fn first_line(file: &Path) -> Result<String, String> {
 }
 
 /// The kind of a failed attempt to connect, which decides when to try again.
-pub(in crate::redis) fn failure(target: &RedisTarget, error: &Error) -> Failure {
+pub(in crate::redis) fn failure(target: &RedisTarget, error: &Error) -> ConnectFailure {
     match (&target.tls, error.kind()) {
-        (Some(_), ErrorKind::Timeout) => Failure::HandshakeTimedOut,
-        _ => Failure::Cheap,
+        (Some(_), ErrorKind::Timeout) => ConnectFailure::HandshakeTimedOut,
+        _ => ConnectFailure::Cheap,
     }
 }
 
 async fn open(
     config: Config,
-    peer: &Peer,
+    peer: &ServerAddress,
     time_limit: Duration,
 ) -> Result<(Client, ConnectionTask), Error> {
     let permits = config.tls.is_some().then(|| handshake_permits(peer));
@@ -218,7 +222,7 @@ async fn open(
     Ok((client, task))
 }
 
-fn timed_out(peer: &Peer, time_limit: Duration) -> Error {
+fn timed_out(peer: &ServerAddress, time_limit: Duration) -> Error {
     Error::new(
         ErrorKind::Timeout,
         format!("no connection to {peer} within {time_limit:?}"),
@@ -226,9 +230,9 @@ fn timed_out(peer: &Peer, time_limit: Duration) -> Error {
 }
 
 /// The permits for TLS handshakes with this server, shared by all workers of the process.
-fn handshake_permits(peer: &Peer) -> Arc<Semaphore> {
+fn handshake_permits(peer: &ServerAddress) -> Arc<Semaphore> {
     // One semaphore per server, so that a silent server does not delay connections to others. Unused ones are dropped.
-    static PERMITS: Mutex<Vec<(Peer, Weak<Semaphore>)>> = Mutex::new(Vec::new());
+    static PERMITS: Mutex<Vec<(ServerAddress, Weak<Semaphore>)>> = Mutex::new(Vec::new());
     // No code panics while holding this lock.
     let mut all = PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, permits)| permits.strong_count() > 0);

@@ -5,30 +5,32 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
-use crate::redis::sentinel::Watch;
-use crate::redis::target::Peer;
+use crate::redis::sentinel::MasterWatch;
+use crate::redis::target::ServerAddress;
 use crate::{ConnectionHealth, StoreError, StoreState};
 
 /// The server that a connection manager connects to.
 pub(in crate::redis) enum Endpoint {
-    Fixed(Peer),
+    Fixed(ServerAddress),
     /// The master that the Sentinels name.
-    Named(Watch),
+    Named(MasterWatch),
 }
 
 impl Endpoint {
     /// The server to connect to now. Waits until the Sentinels have named one.
-    pub(super) async fn peer(&self) -> Peer {
+    pub(super) async fn peer(&self) -> ServerAddress {
         match self {
             Self::Fixed(peer) => peer.clone(),
-            Self::Named(watch) => Peer::Tcp(watch.master().await),
+            Self::Named(watch) => ServerAddress::Tcp(watch.master().await),
         }
     }
 
     /// Waits until the server to connect to is not `peer` any more.
-    pub(super) async fn peer_changed(&self, peer: &Peer) {
+    pub(super) async fn peer_changed(&self, peer: &ServerAddress) {
         match (self, peer) {
-            (Self::Named(watch), Peer::Tcp(address)) => watch.master_other_than(address).await,
+            (Self::Named(watch), ServerAddress::Tcp(address)) => {
+                watch.master_other_than(address).await
+            }
             _ => std::future::pending().await,
         }
     }

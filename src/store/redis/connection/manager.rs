@@ -19,16 +19,16 @@ use tokio::time::{timeout, timeout_at};
 use super::breaker::Breaker;
 use super::client::ConnectionTask;
 use super::endpoint::{Endpoint, log_out_of_reach};
-use super::pace::Failure;
+use super::pace::ConnectFailure;
 use super::server_info::ServerInfo;
-use super::{CallError, Command, CommandKind, Connection, wording};
+use super::{CallError, CommandKind, Connection, RedisCommand, wording};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
 use crate::redis::batcher::call::Call;
 use crate::redis::batcher::{ScriptTransport, TransportError};
 use crate::redis::reset::CommandSender;
-use crate::redis::target::Peer;
-use crate::redis::{ConnectionSettings, ProbeCall, Status};
+use crate::redis::target::ServerAddress;
+use crate::redis::{ConnectionSettings, ProbeCall, RedisStatus};
 use crate::{ConnectionHealth, Outage, StoreError, StoreState};
 
 /// Longest that a probe may take to connect and to load the script, unless one timed out over TLS ([`super::pace`]). Its
@@ -38,12 +38,12 @@ pub(in crate::redis) const CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// Maintains one connection, and sends calls over it. Dropping the manager closes the connection.
 pub(in crate::redis) struct ConnectionManager {
-    state: Arc<State>,
+    state: Arc<ManagerState>,
     task: AbortHandle,
 }
 
 /// What the manager shares with its task. Counts begin at its start.
-struct State {
+struct ManagerState {
     settings: ConnectionSettings,
     /// Microseconds since 1970.
     started_us: u64,
@@ -53,7 +53,7 @@ struct State {
     reached: AtomicBool,
     /// Whether `connection_state` is `Down`. A decision reads only this while the store is well.
     down: AtomicBool,
-    /// Decisions that Redis did not make, since the start; see [`Status::undecided`].
+    /// Decisions that Redis did not make, since the start; see [`RedisStatus::undecided`].
     undecided: AtomicU64,
     /// The value of `undecided` when the breaker last opened.
     undecided_before: AtomicU64,
@@ -86,7 +86,7 @@ impl ConnectionState {
 impl ConnectionManager {
     /// Starts connecting. Must be called within a tokio runtime.
     pub(in crate::redis) fn start(settings: ConnectionSettings) -> Self {
-        let state = Arc::new(State {
+        let state = Arc::new(ManagerState {
             breaker: Mutex::new(Breaker::new(
                 monotonic(),
                 settings.store_settings.is_clustered(),
@@ -163,7 +163,7 @@ impl ConnectionManager {
         &self,
         call: &Call,
         until: Instant,
-    ) -> Result<Command, StoreError> {
+    ) -> Result<RedisCommand, StoreError> {
         self.state
             .settings
             .store_settings
@@ -187,7 +187,7 @@ impl ConnectionManager {
     /// must not count as a failure of Redis.
     pub(in crate::redis) async fn call(
         &self,
-        mut command: Command,
+        mut command: RedisCommand,
         asking: bool,
     ) -> Result<Value, CallError> {
         let connection = self
@@ -234,8 +234,8 @@ impl ConnectionManager {
         }
     }
 
-    pub(in crate::redis) fn status(&self) -> Status {
-        Status {
+    pub(in crate::redis) fn status(&self) -> RedisStatus {
+        RedisStatus {
             breaker: self.state.breaker().state(),
             opened: self.state.opened.load(Ordering::Relaxed),
             probes: self.state.probes.load(Ordering::Relaxed),
@@ -294,12 +294,12 @@ impl ScriptTransport for ConnectionManager {
 }
 
 impl CommandSender for ConnectionManager {
-    async fn send(&self, command: Command) -> Result<Value, CallError> {
+    async fn send(&self, command: RedisCommand) -> Result<Value, CallError> {
         self.call(command, false).await
     }
 }
 
-impl State {
+impl ManagerState {
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
         // Each step of the breaker is complete, so a panic between two steps leaves it valid.
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
@@ -345,14 +345,14 @@ impl State {
     async fn probe(
         &self,
         number: u64,
-        tried: &mut Option<Peer>,
-    ) -> Result<(Connection, ConnectionTask), (StoreError, Failure)> {
+        tried: &mut Option<ServerAddress>,
+    ) -> Result<(Connection, ConnectionTask), (StoreError, ConnectFailure)> {
         self.probes.fetch_add(1, Ordering::Relaxed);
         let (endpoint, time_limit) = (&self.settings.endpoint, self.breaker().time_limit());
         let unnamed = |_| {
             (
                 StoreError::Unreachable("no Sentinel has named a master yet".to_owned()),
-                Failure::Cheap,
+                ConnectFailure::Cheap,
             )
         };
         let peer = tried.insert(
@@ -370,7 +370,7 @@ impl State {
         };
         tokio::select! {
             proven = proven => proven,
-            () = endpoint.peer_changed(peer) => Err((master_changed(), Failure::Cheap)),
+            () = endpoint.peer_changed(peer) => Err((master_changed(), ConnectFailure::Cheap)),
             never = self.give_up_starting() => match never {},
         }
     }
@@ -394,7 +394,7 @@ impl State {
 
     /// Waits until a probe is due. When the Sentinels name another server than `tried`, it does not wait out the pause that
     /// the failures of `tried` earned.
-    async fn wait_until_due(&self, tried: Option<&Peer>) {
+    async fn wait_until_due(&self, tried: Option<&ServerAddress>) {
         let due = || self.breaker().probe_at().unwrap_or_else(monotonic).into();
         let changed = tried.map(|peer| self.settings.endpoint.peer_changed(peer));
         tokio::select! {
@@ -488,7 +488,7 @@ fn master_changed() -> StoreError {
 }
 
 /// Keeps the store connected for ever, also after a panic.
-async fn run(state: Arc<State>) {
+async fn run(state: Arc<ManagerState>) {
     loop {
         if AssertUnwindSafe(connect_and_watch(&state))
             .catch_unwind()
@@ -506,7 +506,7 @@ async fn run(state: Arc<State>) {
 }
 
 /// Connects, and returns when the breaker opens again.
-async fn connect_and_watch(state: &State) {
+async fn connect_and_watch(state: &ManagerState) {
     let (connection, mut task) = state.reconnect().await;
     state.watch(&connection, &mut task).await;
 }

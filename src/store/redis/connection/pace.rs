@@ -17,7 +17,7 @@ const PAUSE_TIMED_OUT: Duration = Duration::from_millis(300);
 
 /// How an attempt to connect failed, as far as it matters for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::redis) enum Failure {
+pub(in crate::redis) enum ConnectFailure {
     /// It was refused, or otherwise cost the server nothing.
     Cheap,
     /// A TLS handshake was not over in time. The server may still be working on it or on others.
@@ -45,10 +45,10 @@ impl Pace {
     }
 
     /// Records that an attempt failed.
-    pub(in crate::redis) fn failed(&mut self, failure: Failure) {
+    pub(in crate::redis) fn failed(&mut self, failure: ConnectFailure) {
         self.timed_out = match failure {
-            Failure::Cheap => 0,
-            Failure::HandshakeTimedOut => (self.timed_out + 1).min(DOUBLINGS_MAX),
+            ConnectFailure::Cheap => 0,
+            ConnectFailure::HandshakeTimedOut => (self.timed_out + 1).min(DOUBLINGS_MAX),
         };
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let mut pace = Pace::default();
         let mut seen = vec![numbers(&pace)];
         for _ in 0..5 {
-            pace.failed(Failure::HandshakeTimedOut);
+            pace.failed(ConnectFailure::HandshakeTimedOut);
             seen.push(numbers(&pace));
         }
         assert_eq!(
@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn a_success_is_one_step_back_and_a_refusal_all_of_them() {
         let mut pace = Pace::default();
-        (0..4).for_each(|_| pace.failed(Failure::HandshakeTimedOut));
+        (0..4).for_each(|_| pace.failed(ConnectFailure::HandshakeTimedOut));
         pace.succeeded();
         assert_eq!(numbers(&pace), (2_000, 600));
-        pace.failed(Failure::Cheap);
+        pace.failed(ConnectFailure::Cheap);
         assert_eq!(numbers(&pace), (500, 20));
         pace.succeeded();
         assert_eq!(numbers(&pace), (500, 20));
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_longer_usual_pause_stays() {
         let mut pace = Pace::default();
-        pace.failed(Failure::HandshakeTimedOut);
+        pace.failed(ConnectFailure::HandshakeTimedOut);
         assert_eq!(
             pace.pause_max(Duration::from_secs(9)),
             Duration::from_secs(9)

@@ -9,14 +9,14 @@ use fred::rustls::{ClientConfig, RootCertStore, crypto};
 use fred::rustls_native_certs::load_native_certs;
 use fred::types::config::TlsConnector;
 
-use crate::redis::target::Tls;
+use crate::redis::target::RedisTls;
 use crate::small_file;
 
 /// Largest file in bytes. A bundle of all public root certificates has a fifth of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Builds fred's TLS connector from the files. Errors: a sentence that names the setting and the remedy.
-pub(in crate::redis) fn connector(tls: &Tls) -> Result<TlsConnector, String> {
+pub(in crate::redis) fn connector(tls: &RedisTls) -> Result<TlsConnector, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
     let builder = builder
         .with_safe_default_protocol_versions()

@@ -7,8 +7,8 @@ fn parse(url: &str) -> RedisTarget {
     RedisTarget::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-fn address(host: &str, port: u16) -> Address {
-    Address {
+fn address(host: &str, port: u16) -> HostAndPort {
+    HostAndPort {
         host: host.to_owned(),
         port,
     }
@@ -127,7 +127,7 @@ fn settings_that_contradict_the_url_are_refused() {
     let mut plain = parse("redis://user:secret@h");
     assert!(
         plain
-            .set_tls(Tls::default())
+            .set_tls(RedisTls::default())
             .unwrap_err()
             .contains("rediss")
     );
@@ -138,9 +138,9 @@ fn settings_that_contradict_the_url_are_refused() {
     bare.set_username("user".to_owned()).unwrap();
     assert!(bare.check().unwrap_err().contains("no password"));
     bare.set_password_file("/p".into()).unwrap();
-    bare.set_tls(Tls {
+    bare.set_tls(RedisTls {
         server_name: Some("n".to_owned()),
-        ..Tls::default()
+        ..RedisTls::default()
     })
     .unwrap();
     assert!(bare.check().is_ok());

@@ -20,7 +20,7 @@ const SAMPLE_LINES_MAX: usize = 10_000;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// An opened log.
-pub(super) struct Log {
+pub(super) struct OpenedLog {
     pub(super) lines: Lines<Box<dyn Read>>,
     /// Bytes read so far, as they are in the file.
     pub(super) read: Arc<AtomicU64>,
@@ -29,7 +29,7 @@ pub(super) struct Log {
     pub(super) name: String,
 }
 
-impl Log {
+impl OpenedLog {
     /// Errors: a sentence that follows the name of the log.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let cannot = |error: io::Error| format!("cannot be read: {error}");
@@ -45,7 +45,7 @@ impl Log {
             (Box::new(file), metadata.is_file().then_some(metadata.len()))
         };
         let read = Arc::new(AtomicU64::new(0));
-        let source = begin(Counted {
+        let source = begin(CountedRead {
             source,
             read: read.clone(),
         })
@@ -65,14 +65,14 @@ impl Log {
 }
 
 /// Looks at the first bytes, and decompresses what begins as gzip does.
-fn begin(mut source: Counted) -> io::Result<Box<dyn Read>> {
+fn begin(mut source: CountedRead) -> io::Result<Box<dyn Read>> {
     let mut first = Vec::new();
     source
         .by_ref()
         .take(GZIP.len() as u64)
         .read_to_end(&mut first)?;
     let is_gzip = first == GZIP;
-    let whole: Chain<Cursor<Vec<u8>>, Counted> = Cursor::new(first).chain(source);
+    let whole: Chain<Cursor<Vec<u8>>, CountedRead> = Cursor::new(first).chain(source);
     Ok(if is_gzip {
         Box::new(MultiGzDecoder::new(whole))
     } else {
@@ -80,12 +80,12 @@ fn begin(mut source: Counted) -> io::Result<Box<dyn Read>> {
     })
 }
 
-struct Counted {
+struct CountedRead {
     source: Box<dyn Read>,
     read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountedRead {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.source.read(buffer)?;
         self.read.fetch_add(bytes as u64, Ordering::Relaxed);

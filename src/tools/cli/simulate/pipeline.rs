@@ -11,8 +11,8 @@ use std::thread::{Scope, ScopedJoinHandle};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Setup;
-use super::input::{Line, Log};
-use super::progress::Progress;
+use super::input::{Line, OpenedLog};
+use super::progress::ProgressBar;
 use crate::simulate::line::{LineReader, LineRequest, Skipped};
 use crate::simulate::order::{Event, ReorderBuffer};
 use crate::simulate::replay::{Replay, TooMuchMemory, components};
@@ -39,7 +39,7 @@ struct Batch {
 }
 
 /// The plans by name; a log may name one in each line.
-struct Names {
+struct PlansByName {
     indexes: HashMap<Vec<u8>, usize>,
     default: Option<usize>,
     /// For each plan, what is equal for plans that count together; see [`components`].
@@ -55,7 +55,7 @@ struct Threads {
 
 /// Replays a log. Errors: a sentence that follows the name of the log.
 pub(super) fn replay(
-    log: Log,
+    log: OpenedLog,
     reader: LineReader,
     setup: &Setup,
 ) -> Result<(LogSummary, Vec<Replay>), String> {
@@ -152,7 +152,7 @@ impl Threads {
     }
 }
 
-impl Names {
+impl PlansByName {
     fn new(setup: &Setup) -> Self {
         let names = setup.names.iter().map(|name| name.clone().into_bytes());
         Self {
@@ -168,15 +168,15 @@ impl Names {
 }
 
 fn read(
-    mut log: Log,
+    mut log: OpenedLog,
     mut reader: LineReader,
     setup: &Setup,
     mut threads: Threads,
 ) -> Result<LogSummary, String> {
-    let mut progress = Progress::new(log.bytes);
+    let mut progress = ProgressBar::new(log.bytes);
     // A seed that the writer of a log cannot know, so that no keys can be made to share a hash.
     let seed = std::hash::RandomState::new().hash_one(0);
-    let (names, mut order) = (Names::new(setup), ReorderBuffer::default());
+    let (names, mut order) = (PlansByName::new(setup), ReorderBuffer::default());
     let mut summary = LogSummary {
         name: log.name.clone(),
         keys_max: setup.keys_max,

@@ -10,14 +10,14 @@ const EVERY: Duration = Duration::from_millis(200);
 const BAR_WIDTH: u64 = 30;
 
 /// A bar that is drawn on standard error if that is a terminal.
-pub(super) struct Progress {
+pub(super) struct ProgressBar {
     started: Instant,
     drawn: Option<Instant>,
     is_shown: bool,
     bytes: Option<u64>,
 }
 
-impl Progress {
+impl ProgressBar {
     pub(super) fn new(bytes: Option<u64>) -> Self {
         Self {
             started: monotonic(),
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.drawn.is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");

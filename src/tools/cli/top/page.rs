@@ -37,15 +37,15 @@ pub(super) struct View<'a> {
 
 /// What a person pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum PressedKey {
     Close,
     SwitchOrder,
 }
 
 /// The terminal, which is as before when this is dropped.
-pub(super) struct Page(DefaultTerminal);
+pub(super) struct TopPage(DefaultTerminal);
 
-impl Page {
+impl TopPage {
     /// Takes the whole terminal. Errors: a sentence.
     pub(super) fn open() -> Result<Self, String> {
         ratatui::try_init()
@@ -61,7 +61,7 @@ impl Page {
     }
 
     /// Waits for a key that means something, for so long.
-    pub(super) fn key_within(&mut self, time: Duration) -> Result<Option<Key>, String> {
+    pub(super) fn key_within(&mut self, time: Duration) -> Result<Option<PressedKey>, String> {
         let unreadable = |error| format!("the terminal cannot be read: {error}");
         if !event::poll(time).map_err(unreadable)? {
             return Ok(None);
@@ -74,17 +74,19 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for TopPage {
     fn drop(&mut self) {
         ratatui::restore();
     }
 }
 
-fn key_of(key: KeyEvent) -> Option<Key> {
+fn key_of(key: KeyEvent) -> Option<PressedKey> {
     match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::Close),
-        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Close),
-        KeyCode::Char('d') | KeyCode::Tab => Some(Key::SwitchOrder),
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            Some(PressedKey::Close)
+        }
+        KeyCode::Char('q') | KeyCode::Esc => Some(PressedKey::Close),
+        KeyCode::Char('d') | KeyCode::Tab => Some(PressedKey::SwitchOrder),
         _ => None,
     }
 }
@@ -354,15 +356,15 @@ mod tests {
         let pressed = |code, modifiers| key_of(KeyEvent::new(code, modifiers));
         assert_eq!(
             pressed(KeyCode::Char('q'), KeyModifiers::NONE),
-            Some(Key::Close)
+            Some(PressedKey::Close)
         );
         assert_eq!(
             pressed(KeyCode::Char('c'), KeyModifiers::CONTROL),
-            Some(Key::Close)
+            Some(PressedKey::Close)
         );
         assert_eq!(
             pressed(KeyCode::Char('d'), KeyModifiers::NONE),
-            Some(Key::SwitchOrder)
+            Some(PressedKey::SwitchOrder)
         );
         assert_eq!(pressed(KeyCode::Char('c'), KeyModifiers::NONE), None);
     }

@@ -28,12 +28,12 @@ pub(super) struct Counters {
 enum LimitCounters {
     /// Of a limit whose counters do not grow; `None` for a fresh one.
     Small(Vec<Option<State>>),
-    Logs(Logs),
+    Logs(KeyLogs),
 }
 
 #[derive(Debug, Default)]
-struct Logs {
-    logs: Vec<Log>,
+struct KeyLogs {
+    logs: Vec<KeyLog>,
     /// Keys whose logs are unpacked, in the order in which they are looked at for packing.
     unpacked: VecDeque<usize>,
     /// By key, whether the log was used since it was unpacked or looked at.
@@ -48,7 +48,7 @@ struct Logs {
 }
 
 #[derive(Debug)]
-enum Log {
+enum KeyLog {
     /// A fresh one is empty.
     Packed(Box<[u8]>),
     Unpacked(Box<Runs>),
@@ -58,7 +58,7 @@ impl Counters {
     pub(super) fn new(limits: &[Limit]) -> Self {
         let of = |limit: &Limit| match limit.algorithm() {
             Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
-                LimitCounters::Logs(Logs::default())
+                LimitCounters::Logs(KeyLogs::default())
             }
             Algorithm::FixedWindow { .. }
             | Algorithm::SlidingCounter
@@ -105,7 +105,7 @@ impl Counters {
         self.limits.iter().all(|counters| match counters {
             LimitCounters::Small(states) => states[index].is_none(),
             LimitCounters::Logs(logs) => {
-                matches!(&logs.logs[index], Log::Packed(packed) if packed.is_empty())
+                matches!(&logs.logs[index], KeyLog::Packed(packed) if packed.is_empty())
             }
         })
     }
@@ -138,26 +138,26 @@ impl Counters {
     }
 }
 
-impl Default for Log {
+impl Default for KeyLog {
     fn default() -> Self {
         Self::Packed(Box::default())
     }
 }
 
-impl Logs {
+impl KeyLogs {
     fn add_key(&mut self) {
-        self.logs.push(Log::default());
+        self.logs.push(KeyLog::default());
         self.is_used.push(false);
     }
 
     fn take(&mut self, index: usize) -> Box<Runs> {
         match std::mem::take(&mut self.logs[index]) {
-            Log::Unpacked(runs) => {
+            KeyLog::Unpacked(runs) => {
                 self.unpacked_bytes -= runs.heap_bytes();
                 self.is_used[index] = true;
                 runs
             }
-            Log::Packed(packed) => {
+            KeyLog::Packed(packed) => {
                 self.unpacked.push_back(index);
                 self.packed_bytes -= packed.len();
                 // The log is as long as it must be, which takes that the runs are counted before.
@@ -169,7 +169,7 @@ impl Logs {
 
     fn put(&mut self, index: usize, runs: Box<Runs>) {
         self.unpacked_bytes += runs.heap_bytes();
-        self.logs[index] = Log::Unpacked(runs);
+        self.logs[index] = KeyLog::Unpacked(runs);
         self.may_pack = (self.may_pack + BYTES_PER_DECISION).min(UNPACKED_BYTES);
         while self.unpacked_bytes > UNPACKED_BYTES && self.may_pack > 0 {
             let Some(index) = self.unpacked.pop_front() else {
@@ -186,27 +186,27 @@ impl Logs {
     /// Packs a log, unless a sweep has dropped it.
     fn pack(&mut self, index: usize) {
         let log = &mut self.logs[index];
-        let Log::Unpacked(runs) = log else { return };
+        let KeyLog::Unpacked(runs) = log else { return };
         self.unpacked_bytes -= runs.heap_bytes();
         self.may_pack = self.may_pack.saturating_sub(runs.heap_bytes());
         pack(runs, &mut self.bytes);
         self.packed_bytes += self.bytes.len();
-        *log = Log::Packed(self.bytes.as_slice().into());
+        *log = KeyLog::Packed(self.bytes.as_slice().into());
         self.bytes.clear();
     }
 
     fn sweep(&mut self, now_us: u64, window_us: u64) {
         for log in &mut self.logs {
             let newest_us = match log {
-                Log::Packed(packed) => unpack(packed).last().map_or(0, |(at_us, _)| at_us),
-                Log::Unpacked(runs) => runs.fresh_at_us(0),
+                KeyLog::Packed(packed) => unpack(packed).last().map_or(0, |(at_us, _)| at_us),
+                KeyLog::Unpacked(runs) => runs.fresh_at_us(0),
             };
             if newest_us + window_us > now_us {
                 continue;
             }
             match std::mem::take(log) {
-                Log::Packed(packed) => self.packed_bytes -= packed.len(),
-                Log::Unpacked(runs) => self.unpacked_bytes -= runs.heap_bytes(),
+                KeyLog::Packed(packed) => self.packed_bytes -= packed.len(),
+                KeyLog::Unpacked(runs) => self.unpacked_bytes -= runs.heap_bytes(),
             }
         }
     }

@@ -65,15 +65,15 @@ pub(super) struct LogCount {
     /// The runs after `oldest` and before `newest`, from `first` on.
     between: Vec<u8>,
     first: usize,
-    oldest: Run,
-    newest: Run,
+    oldest: PackedRun,
+    newest: PackedRun,
     /// Time of the last run in `between`, or of `oldest`.
     packed_us: u64,
     used: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Run {
+struct PackedRun {
     at_us: u64,
     units: u64,
 }
@@ -97,11 +97,11 @@ impl LogCount {
     }
 
     fn push(&mut self, at_us: u64, units: u64) {
-        let run = Run { at_us, units };
+        let run = PackedRun { at_us, units };
         if self.used == 0 {
             *self = Self {
                 oldest: run,
-                newest: Run { at_us, units: 0 },
+                newest: PackedRun { at_us, units: 0 },
                 packed_us: at_us,
                 ..Self::default()
             };
@@ -138,7 +138,7 @@ impl LogCount {
         let mut rest = &self.between[self.first..];
         if let Some((gap_us, units)) = pop(&mut rest) {
             self.first = self.between.len() - rest.len();
-            self.oldest = Run {
+            self.oldest = PackedRun {
                 at_us: self.oldest.at_us + gap_us,
                 units,
             };

@@ -15,14 +15,14 @@ pub(super) type SharedKey = (usize, u64);
 /// The counters of one variant.
 #[derive(Debug, Default)]
 pub(super) struct SharedCounters {
-    counters: HashMap<SharedKey, SmallVec<[Counter; 1]>>,
+    counters: HashMap<SharedKey, SmallVec<[SharedCounter; 1]>>,
     pub(super) blocks: Blocks,
     /// Heap memory of the states.
     state_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Counter {
+struct SharedCounter {
     fingerprint: LimitFingerprint,
     window_us: u64,
     state: State,
@@ -59,7 +59,7 @@ impl SharedCounters {
         let counters = self.counters.entry(key).or_default();
         for (limit, state) in limits.iter().zip(states) {
             self.state_bytes += state.heap_bytes();
-            counters.push(Counter {
+            counters.push(SharedCounter {
                 fingerprint: limit.fingerprint(),
                 window_us: limit.window_us(),
                 state,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Spacing;
+use super::RequestSpacing;
 use super::blocks::Blocks;
 use super::bucket_need::{BucketNeed, BucketRule};
 use super::counters::{Counters, States};
@@ -40,7 +40,7 @@ enum UnlimitedCounter {
 #[derive(Debug)]
 pub struct Variant {
     pub(in crate::simulate) plan: Arc<Plan>,
-    spacing: Spacing,
+    spacing: RequestSpacing,
     /// The group of plans that count together with this one, if there are others.
     group: Option<usize>,
     /// The index of the plan in its config, if that has overrides.
@@ -72,7 +72,7 @@ pub struct Variant {
 }
 
 impl Variant {
-    pub(super) fn new(plan: Arc<Plan>, spacing: Spacing, group: Option<usize>) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, spacing: RequestSpacing, group: Option<usize>) -> Self {
         Self {
             spacing,
             group,
@@ -134,8 +134,8 @@ impl Variant {
         (decider, shared): (Option<Decider>, &mut SharedCounters),
     ) -> bool {
         let now_us = match self.spacing {
-            Spacing::AsStamped => event.at_us,
-            Spacing::Evenly => event.even_us,
+            RequestSpacing::AsStamped => event.at_us,
+            RequestSpacing::Evenly => event.even_us,
         };
         let group = decider.as_ref().map(|decider| decider.group);
         let shared_key = group.or(self.group).map(|group| (group, event.hash));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json as value};
 
 use super::{LimitReport, Report, WorstKey};
-use crate::simulate::replay::{HOUR_US, Hour, Spacing};
+use crate::simulate::replay::{HOUR_US, Hour, RequestSpacing};
 use tollgate_core::utc::Utc;
 
 /// The report as one object, over several lines.
@@ -69,8 +69,8 @@ fn limit(limit: &LimitReport) -> Value {
 fn of_variant(report: &Report, variant: usize) -> Value {
     let spacing = match report.variants[variant].spacing {
         None => "as_stamped",
-        Some(Spacing::AsStamped) => "bursts",
-        Some(Spacing::Evenly) => "evenly",
+        Some(RequestSpacing::AsStamped) => "bursts",
+        Some(RequestSpacing::Evenly) => "evenly",
     };
     let plans = report.plans.iter().map(
         |plan| value!({ "plan": plan.name, "keys": plan.keys, "rule": plan.rules[variant], "limits": plan.variants[variant].iter().map(limit).collect::<Vec<_>>() }),

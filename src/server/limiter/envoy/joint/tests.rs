@@ -338,7 +338,7 @@ async fn a_store_that_is_late_for_the_proxy_is_replaced_by_policies_for_all_or_n
     assert_eq!(uncharged[0], (Outcome::Allowed, DecidedBy::LocalFallback));
     let totals = limiter.totals();
     assert_eq!(totals.store_errors.iter().sum::<u64>(), 0);
-    assert!(totals.count(crate::limiter::Counter::CallerDeadlines) >= 6);
+    assert!(totals.count(crate::limiter::LimiterCounter::CallerDeadlines) >= 6);
     let overloaded = limiter_that(Answers::Overloaded);
     let pair = vec![of("allow", "al", 1), of("ten", "al", 1)];
     let refused = overloaded.decide_descriptors("allow", pair, None).await;

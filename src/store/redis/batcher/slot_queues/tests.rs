@@ -65,7 +65,7 @@ fn name(number: u64) -> String {
 
 /// The queues of a node that wants names to be keys.
 fn by_slot() -> SlotQueues {
-    let refusals = Refusals::default();
+    let refusals = NameRefusals::default();
     refusals.refused_call(false);
     SlotQueues::new(Arc::new(refusals))
 }
@@ -203,7 +203,7 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
 
 #[test]
 fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
-    let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
+    let (now, refusals) = (monotonic(), Arc::new(NameRefusals::default()));
     let mut queues = SlotQueues::new(refusals.clone());
     let batch = || {
         (0..1_000)
@@ -227,13 +227,13 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     // Unless it does so again and again.
     assert!((1..REFUSALS_MAX).all(|_| !refusals.refused_call(false)));
     assert!(queues.is_ready(CALLS_MAX, false));
-    assert!(Refusals::default().refused_call(false));
+    assert!(NameRefusals::default().refused_call(false));
 }
 
 /// What ran may have written for some names: to send them again would charge them twice.
 #[test]
 fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
-    let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
+    let (now, refusals) = (monotonic(), Arc::new(NameRefusals::default()));
     assert!(!refusals.refused_call(true));
     let mut queues = SlotQueues::new(refusals);
     queues.push_batch(
@@ -246,7 +246,7 @@ fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
 
 #[test]
 fn names_are_tried_again_after_many_calls_by_slot() {
-    let (now, refusals) = (monotonic(), Arc::new(Refusals::default()));
+    let (now, refusals) = (monotonic(), Arc::new(NameRefusals::default()));
     let mut queues = SlotQueues::new(refusals.clone());
     (0..REFUSALS_MAX).for_each(|_| refusals.refused());
     for round in 0..2 {

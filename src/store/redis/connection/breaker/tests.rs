@@ -145,7 +145,7 @@ fn it_tells_how_long_it_was_open_whatever_the_probes_between() {
     let (mut breaker, now) = closed();
     breaker.lost(1, now, 0);
     breaker.begin_probe(now).unwrap();
-    breaker.probe_failed(Failure::Cheap, now + 100 * MS, 0);
+    breaker.probe_failed(ConnectFailure::Cheap, now + 100 * MS, 0);
     breaker.begin_probe(now + 100 * MS).unwrap();
     assert_eq!(breaker.probe_passed(now + 300 * MS), Some(300 * MS));
     assert_eq!(breaker.probe_passed(now + 300 * MS), None);
@@ -174,7 +174,7 @@ fn longest_pauses(breaker: &mut Breaker, mut now: Instant, probes: u32) -> Vec<u
         pauses.push((due - now).as_millis() + 1);
         now = due;
         breaker.begin_probe(now).unwrap();
-        breaker.probe_failed(Failure::Cheap, now, u64::MAX);
+        breaker.probe_failed(ConnectFailure::Cheap, now, u64::MAX);
     }
     pauses
 }
@@ -213,7 +213,7 @@ enum Step {
     Lost(bool),
     Begin,
     Passed,
-    Failed(Failure),
+    Failed(ConnectFailure),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
@@ -223,8 +223,8 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
         1 => any::<bool>().prop_map(Step::Lost),
         2 => Just(Step::Begin),
         1 => Just(Step::Passed),
-        1 => Just(Step::Failed(Failure::Cheap)),
-        1 => Just(Step::Failed(Failure::HandshakeTimedOut)),
+        1 => Just(Step::Failed(ConnectFailure::Cheap)),
+        1 => Just(Step::Failed(ConnectFailure::HandshakeTimedOut)),
     ];
     prop::collection::vec((step, 0_u64..400, any::<u64>()), 0..200)
 }
@@ -315,7 +315,7 @@ fn a_probe_that_has_somewhere_else_to_go_is_due_soon() {
     for _ in 0..10 {
         let due = breaker.probe_at().unwrap();
         breaker.begin_probe(due);
-        breaker.probe_failed(Failure::Cheap, due, u64::MAX);
+        breaker.probe_failed(ConnectFailure::Cheap, due, u64::MAX);
     }
     assert!(breaker.probe_at().unwrap() > now + PAUSE_MAX);
     breaker.probe_soon(now, u64::MAX);
@@ -330,7 +330,7 @@ fn handshakes_that_time_out_are_waited_for_longer_until_a_second_of_health() {
     for _ in 0..4 {
         time_limit.push(breaker.time_limit().as_millis());
         breaker.begin_probe(breaker.probe_at().unwrap()).unwrap();
-        breaker.probe_failed(Failure::HandshakeTimedOut, now, 0);
+        breaker.probe_failed(ConnectFailure::HandshakeTimedOut, now, 0);
     }
     assert_eq!(time_limit, [500, 1_000, 2_000, 4_000]);
     breaker.begin_probe(now).unwrap();
