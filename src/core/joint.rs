@@ -17,7 +17,7 @@ pub struct Sums<'a>(SmallVec<[(&'a str, &'a Key, Cost); 4]>);
 
 impl<'a> Sums<'a> {
     /// What the next request is tested with: its cost, and the costs that were added for its subject. At most `u64::MAX`.
-    pub fn with(&self, counts_as: &str, key: &Key, cost: Cost) -> Cost {
+    pub fn tested_cost(&self, counts_as: &str, key: &Key, cost: Cost) -> Cost {
         let before = self.0.iter().find(|sum| (sum.0, sum.1) == (counts_as, key));
         let units = before.map_or(0, |(_, _, sum)| sum.units());
         Cost::new(units.saturating_add(cost.units())).unwrap_or(cost)
@@ -25,7 +25,7 @@ impl<'a> Sums<'a> {
 
     /// Adds the cost of a request. One under a plan in shadow mode is added only if it fits, since it is not charged otherwise.
     pub fn add(&mut self, counts_as: &'a str, key: &'a Key, cost: Cost) {
-        let sum = self.with(counts_as, key, cost);
+        let sum = self.tested_cost(counts_as, key, cost);
         self.0.retain(|sum| (sum.0, sum.1) != (counts_as, key));
         self.0.push((counts_as, key, sum));
     }
@@ -197,9 +197,12 @@ mod tests {
         let mut sums = Sums::default();
         sums.add("free", &alice, cost(3));
         sums.add("free", &alice, cost(4));
-        assert_eq!(sums.with("free", &alice, cost(5)), cost(12));
-        assert_eq!(sums.with("free", &bob, cost(5)), cost(5));
-        assert_eq!(sums.with("paid", &alice, cost(5)), cost(5));
-        assert_eq!(sums.with("free", &alice, cost(u64::MAX)), cost(u64::MAX));
+        assert_eq!(sums.tested_cost("free", &alice, cost(5)), cost(12));
+        assert_eq!(sums.tested_cost("free", &bob, cost(5)), cost(5));
+        assert_eq!(sums.tested_cost("paid", &alice, cost(5)), cost(5));
+        assert_eq!(
+            sums.tested_cost("free", &alice, cost(u64::MAX)),
+            cost(u64::MAX)
+        );
     }
 }

@@ -63,7 +63,7 @@ pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
 mod tests {
     use super::*;
 
-    fn of(limit: usize, workers: usize) -> ConnectionCaps {
+    fn caps_for(limit: usize, workers: usize) -> ConnectionCaps {
         caps(limit, NonZeroUsize::new(workers).unwrap())
     }
 
@@ -76,7 +76,7 @@ mod tests {
                     http,
                     admin,
                     metrics,
-                } = of(limit, workers);
+                } = caps_for(limit, workers);
                 let all = worker * workers + http + admin + metrics;
                 let kept = (RESERVED + RESERVED_PER_WORKER * workers).min(limit / 2);
                 assert!(
@@ -86,7 +86,7 @@ mod tests {
             }
         }
         assert_eq!(
-            of(1024, 2),
+            caps_for(1024, 2),
             ConnectionCaps {
                 worker: 364,
                 http: 112,
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_hopeless_limit_still_allows_a_connection() {
         assert_eq!(
-            of(10, 8),
+            caps_for(10, 8),
             ConnectionCaps {
                 worker: 1,
                 http: 1,
@@ -108,7 +108,7 @@ mod tests {
             }
         );
         assert_eq!(
-            of(40, 1),
+            caps_for(40, 1),
             ConnectionCaps {
                 worker: 18,
                 http: 2,
@@ -120,6 +120,6 @@ mod tests {
 
     #[test]
     fn no_limit_is_no_cap() {
-        assert!(of(usize::MAX, 1).worker > 1 << 40);
+        assert!(caps_for(usize::MAX, 1).worker > 1 << 40);
     }
 }

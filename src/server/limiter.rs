@@ -425,7 +425,7 @@ impl<S: Store> Limiter<S> {
 
     /// How long a request may wait, if its caller's deadline comes before the store's.
     fn caller_limit(&self, caller: Option<CallerDeadline>) -> Option<Duration> {
-        caller?.before(self.store_deadline())
+        caller?.wait_limit(self.store_deadline())
     }
 
     /// Decides and counts what needs no store; see [`Self::known`].

@@ -148,18 +148,18 @@ struct StoreSettings {
 }
 
 impl RedisStore {
-    /// As [`Self::to`], with only a URL.
+    /// As [`Self::connect_target`], with only a URL.
     ///
     /// Must be called within a tokio runtime. Errors: a sentence, when the URL cannot be understood.
     pub fn connect(url: &str, deadline: Duration) -> Result<Self, String> {
-        Self::to(RedisTarget::parse(url)?, deadline)
+        Self::connect_target(RedisTarget::parse(url)?, deadline)
     }
 
     /// Starts connecting and returns at once. Connecting and reconnecting go on in the background while the store lives. A
     /// Redis that several times in a row does not answer within `deadline` is not asked until it answers a probe.
     ///
     /// Must be called within a tokio runtime. Errors: a sentence, when a file that connections need cannot be used.
-    pub fn to(target: RedisTarget, deadline: Duration) -> Result<Self, String> {
+    pub fn connect_target(target: RedisTarget, deadline: Duration) -> Result<Self, String> {
         Self::start(target, deadline, None)
     }
 
@@ -263,7 +263,7 @@ impl RedisStore {
                 .map_or(RedisStatus::NONE, |node| node.1);
         };
         let nodes = cluster.status();
-        let mut whole = cluster.past();
+        let mut whole = cluster.past_status();
         let states = nodes.iter().map(|(_, status)| status.breaker);
         whole.breaker = states
             .max_by_key(|state| state.severity())

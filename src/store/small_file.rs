@@ -66,7 +66,7 @@ impl From<io::Error> for ReadError {
 /// Reads a regular file, or the target of a link. Each step of it blocks for at most [`READ_TIMEOUT`].
 pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
     let link = path.to_owned();
-    let identity = within(READ_TIMEOUT, (path.to_owned(), None), move || {
+    let identity = read_within(READ_TIMEOUT, (path.to_owned(), None), move || {
         let metadata = std::fs::symlink_metadata(link)?;
         Ok((
             metadata.dev(),
@@ -75,7 +75,7 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Contents, ReadError> {
         ))
     });
     let file = path.to_owned();
-    within(
+    read_within(
         READ_TIMEOUT,
         (path.to_owned(), Some(identity?)),
         move || read_regular(&file, bytes_max),
@@ -178,7 +178,7 @@ impl Drop for Running {
     }
 }
 
-fn within<T: Send + 'static>(
+fn read_within<T: Send + 'static>(
     within: Duration,
     key: FileKey,
     read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
@@ -273,7 +273,7 @@ mod tests {
             Ok(1)
         };
         assert!(matches!(
-            within(SOON, path.clone(), hangs),
+            read_within(SOON, path.clone(), hangs),
             Err(ReadError::Late)
         ));
         let begun = Arc::new(AtomicUsize::new(0));
@@ -282,23 +282,23 @@ mod tests {
             let counts = move || Ok(begun.fetch_add(1, Ordering::Relaxed));
             // Refused at once: a wait would take a minute.
             assert!(matches!(
-                within(LONG, path.clone(), counts),
+                read_within(LONG, path.clone(), counts),
                 Err(ReadError::Late)
             ));
         }
         assert_eq!(begun.load(Ordering::Relaxed), 0);
         // A file elsewhere can be read.
-        assert_eq!(within(LONG, key("another", 1), || Ok(2)).unwrap(), 2);
+        assert_eq!(read_within(LONG, key("another", 1), || Ok(2)).unwrap(), 2);
         // So can a file that replaces the one that hangs.
         assert_eq!(
-            within(LONG, key("a file of a mount that hangs", 2), || Ok(4)).unwrap(),
+            read_within(LONG, key("a file of a mount that hangs", 2), || Ok(4)).unwrap(),
             4
         );
         drop(answer);
         while READS.running().contains_key(&path) {
             std::thread::yield_now();
         }
-        assert_eq!(within(LONG, path.clone(), || Ok(3)).unwrap(), 3);
+        assert_eq!(read_within(LONG, path.clone(), || Ok(3)).unwrap(), 3);
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
                 Ok(())
             };
             assert!(matches!(
-                within(SOON, key(name, file), hangs),
+                read_within(SOON, key(name, file), hangs),
                 Err(ReadError::Late)
             ));
         }
@@ -323,7 +323,9 @@ mod tests {
     #[test]
     fn reads_of_one_file_wait_for_each_other_and_all_come_to_an_end() {
         let readers = (0..16).map(|_| {
-            std::thread::spawn(|| within(LONG, key("a file that many read", 1), || Ok(())).is_ok())
+            std::thread::spawn(|| {
+                read_within(LONG, key("a file that many read", 1), || Ok(())).is_ok()
+            })
         });
         assert!(
             readers
@@ -337,11 +339,11 @@ mod tests {
     fn a_read_that_panics_is_an_error_and_is_over() {
         let path = key("a file that panics", 1);
         assert!(matches!(
-            within(LONG, path.clone(), || -> Result<(), _> {
+            read_within(LONG, path.clone(), || -> Result<(), _> {
                 panic!("as it should")
             }),
             Err(ReadError::System(_))
         ));
-        assert!(within(LONG, path, || Ok(())).is_ok());
+        assert!(read_within(LONG, path, || Ok(())).is_ok());
     }
 }

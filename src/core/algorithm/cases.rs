@@ -51,7 +51,7 @@ impl Case {
         }
     }
 
-    pub(super) fn after(self, retry_after_us: u64) -> Self {
+    pub(super) fn retry_in(self, retry_after_us: u64) -> Self {
         Self {
             retry_after_us: Some(retry_after_us),
             ..self

@@ -21,7 +21,7 @@ impl Window {
         if let Some(edges) = limit.edges_at(now_us) {
             return self.read_in(&edges, now_us);
         }
-        let window = self.at(limit, now_us);
+        let window = self.window_at(limit, now_us);
         Reading::Window {
             count: window.count,
             ends_in_us: window.start_us + limit.window_us() - now_us,
@@ -30,18 +30,18 @@ impl Window {
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
         if self.start_us > now_us {
-            *self = self.at(limit, now_us);
+            *self = self.window_at(limit, now_us);
         }
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
-        *self = self.at(limit, now_us);
+        *self = self.window_at(limit, now_us);
         self.count += cost;
     }
 
     /// Gives back units of the present window only.
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
-        let window = self.at(limit, now_us);
+        let window = self.window_at(limit, now_us);
         match window.count {
             0 => {}
             count if count <= units => *self = Self::default(),
@@ -56,7 +56,7 @@ impl Window {
 
     /// Gives back units of a charge of that instant, if the present window is still that of the charge.
     pub(super) fn undo(&mut self, limit: &Limit, now_us: u64, units: u64, instant_us: u64) {
-        if instant_us >= self.at(limit, now_us).start_us {
+        if instant_us >= self.window_at(limit, now_us).start_us {
             self.refund(limit, now_us, units);
         }
     }
@@ -68,7 +68,7 @@ impl Window {
     /// The window that contains `now_us`, with its units. A window that lies ahead is clamped: it begins now and keeps its
     /// count for a whole window. It ignores the clock's own window ends, so that a small step back across an edge frees
     /// nothing.
-    fn at(&self, limit: &Limit, now_us: u64) -> Self {
+    fn window_at(&self, limit: &Limit, now_us: u64) -> Self {
         if let Some(edges) = limit.edges_at(now_us) {
             return self.at_in(&edges, now_us);
         }
@@ -97,7 +97,7 @@ impl Window {
         Self { start_us, count: 0 }
     }
 
-    /// As [`Self::at`], in the calendar's window that contains `now_us`.
+    /// As [`Self::window_at`], in the calendar's window that contains `now_us`.
     fn at_in(&self, edges: &Edges, now_us: u64) -> Self {
         if self.count > 0 && self.start_us > now_us {
             return Self {
@@ -152,10 +152,10 @@ mod tests {
             &limit(3, CLOCK),
             &[
                 Case::allowed(1_500_000, 2, 1).fresh_in(500_000),
-                Case::denied(1_999_999, 2, 1).after(1),
+                Case::denied(1_999_999, 2, 1).retry_in(1),
                 Case::allowed(1_999_999, 1, 0),
                 Case::allowed(2_000_000, 3, 0).fresh_in(1_000_000),
-                Case::denied(2_000_000, 1, 0).after(1_000_000),
+                Case::denied(2_000_000, 1, 0).retry_in(1_000_000),
             ],
         );
     }
@@ -177,7 +177,7 @@ mod tests {
             &limit(3, FIRST),
             &[
                 Case::allowed(1_500_000, 3, 0).fresh_in(1_000_000),
-                Case::denied(2_499_999, 1, 0).after(1),
+                Case::denied(2_499_999, 1, 0).retry_in(1),
                 Case::allowed(2_500_000, 1, 2).fresh_in(1_000_000),
             ],
         );
@@ -208,7 +208,7 @@ mod tests {
                 Case::allowed(1_500_000, 3, 0),
                 Case::refunded(1_900_000, 3, 3),
                 Case::allowed(2_000_000, 3, 0).fresh_in(1_000_000),
-                Case::denied(2_500_000, 1, 0).after(500_000),
+                Case::denied(2_500_000, 1, 0).retry_in(500_000),
             ],
         );
     }
@@ -220,8 +220,8 @@ mod tests {
                 &limit(3, algorithm),
                 &[
                     Case::allowed(3_600_000_000, 3, 0),
-                    Case::denied(1_200_000, 1, 0).after(1_000_000),
-                    Case::denied(2_199_999, 1, 0).after(1),
+                    Case::denied(1_200_000, 1, 0).retry_in(1_000_000),
+                    Case::denied(2_199_999, 1, 0).retry_in(1),
                     Case::allowed(2_200_000, 3, 0),
                 ],
             );
@@ -235,8 +235,8 @@ mod tests {
             &[
                 Case::allowed(1_999_999, 3, 0),
                 Case::allowed(2_000_000, 3, 0),
-                Case::denied(1_999_999, 1, 0).after(1_000_000),
-                Case::denied(2_000_000, 1, 0).after(999_999),
+                Case::denied(1_999_999, 1, 0).retry_in(1_000_000),
+                Case::denied(2_000_000, 1, 0).retry_in(999_999),
                 Case::allowed(2_999_999, 3, 0),
             ],
         );
@@ -259,8 +259,8 @@ mod tests {
                 Case::allowed(HAVANA - 1, 3, 0).fresh_in(1),
                 Case::allowed(HAVANA, 2, 1).fresh_in(25 * HOUR),
                 // Midnight once more.
-                Case::denied(HAVANA + HOUR, 2, 1).after(24 * HOUR),
-                Case::denied(HAVANA + 25 * HOUR - 1, 2, 1).after(1),
+                Case::denied(HAVANA + HOUR, 2, 1).retry_in(24 * HOUR),
+                Case::denied(HAVANA + 25 * HOUR - 1, 2, 1).retry_in(1),
                 Case::allowed(HAVANA + 25 * HOUR, 3, 0).fresh_in(24 * HOUR),
             ],
         );
@@ -285,8 +285,8 @@ mod tests {
             &[
                 Case::allowed(HAVANA + 100_000 * HOUR, 3, 0),
                 // The day in which the clock is set has 25 hours.
-                Case::denied(HAVANA + HOUR, 1, 0).after(25 * HOUR),
-                Case::denied(HAVANA + 26 * HOUR - 1, 1, 0).after(1),
+                Case::denied(HAVANA + HOUR, 1, 0).retry_in(25 * HOUR),
+                Case::denied(HAVANA + 26 * HOUR - 1, 1, 0).retry_in(1),
                 Case::allowed(HAVANA + 26 * HOUR, 3, 0).fresh_in(23 * HOUR),
             ],
         );
@@ -299,8 +299,8 @@ mod tests {
             &[
                 Case::allowed(HAVANA - 1, 3, 0),
                 Case::allowed(HAVANA, 3, 0),
-                Case::denied(HAVANA - 1, 1, 0).after(24 * HOUR),
-                Case::denied(HAVANA, 1, 0).after(24 * HOUR - 1),
+                Case::denied(HAVANA - 1, 1, 0).retry_in(24 * HOUR),
+                Case::denied(HAVANA, 1, 0).retry_in(24 * HOUR - 1),
                 Case::allowed(HAVANA + 24 * HOUR - 1, 3, 0).fresh_in(HOUR + 1),
             ],
         );

@@ -245,8 +245,8 @@ mod tests {
             &limit(10, Algorithm::TokenBucket { burst: 2 }),
             &[
                 Case::allowed(5_000_000, 2, 0).fresh_in(200_000),
-                Case::denied(5_000_000, 1, 0).after(100_000),
-                Case::denied(5_099_999, 1, 0).after(1),
+                Case::denied(5_000_000, 1, 0).retry_in(100_000),
+                Case::denied(5_099_999, 1, 0).retry_in(1),
                 Case::allowed(5_100_000, 1, 0),
                 Case::allowed(9_000_000, 1, 1),
             ],
@@ -260,7 +260,7 @@ mod tests {
             &[
                 Case::allowed(5_000_000, 10, 0),
                 Case::allowed(500_000_000, 10, 0),
-                Case::denied(500_000_000, 1, 0).after(100_000),
+                Case::denied(500_000_000, 1, 0).retry_in(100_000),
             ],
         );
     }
@@ -273,7 +273,7 @@ mod tests {
             &limit,
             &[
                 Case::allowed(0, 1, 0),
-                Case::denied(333_333, 1, 0).after(1),
+                Case::denied(333_333, 1, 0).retry_in(1),
                 Case::allowed(333_334, 1, 0),
             ],
         );
@@ -286,7 +286,7 @@ mod tests {
             &[
                 Case::allowed(5_000_000, 4, 0).fresh_in(400_000),
                 Case::refunded(5_050_000, 2, 2).fresh_in(150_000),
-                Case::denied(5_050_000, 3, 2).after(50_000),
+                Case::denied(5_050_000, 3, 2).retry_in(50_000),
                 Case::refunded(5_050_000, u64::MAX, 4).fresh_in(0),
                 Case::allowed(5_050_000, 4, 0).fresh_in(400_000),
             ],
@@ -322,7 +322,7 @@ mod tests {
             &limit(10, Algorithm::TokenBucket { burst: 10 }),
             &[
                 Case::allowed(3_600_000_000, 10, 0),
-                Case::denied(1_000_000, 1, 0).after(100_000),
+                Case::denied(1_000_000, 1, 0).retry_in(100_000),
                 Case::allowed(2_000_000, 10, 0),
             ],
         );

@@ -224,7 +224,7 @@ impl<'a> KeyCall<'a> {
         }
         let slots = self.slots();
         let has_slot = slots.is_none_or(|slots| slots.wait_us == 0);
-        let has_room = self.open_of_plan() < self.plan.holds.max_open;
+        let has_room = self.open_count() < self.plan.holds.max_open;
         let verdict = self.decide(cost, has_slot && has_room);
         if verdict.fits {
             let expires_us = self.now_us + ttl_us;
@@ -406,7 +406,7 @@ impl<'a> KeyCall<'a> {
     fn peek(&self, cost: u64) -> KeyView {
         let mut verdict = test(self.limits, self.key.states, self.now_us, cost, Mode::Peek);
         let (blocks, slots) = (self.blocks(), self.slots());
-        let has_room = slots.is_none() || self.open_of_plan() < self.plan.holds.max_open;
+        let has_room = slots.is_none() || self.open_count() < self.plan.holds.max_open;
         verdict.fits &= blocks.iter().all(|block| block.left_us == 0)
             && slots.is_none_or(|slots| slots.wait_us == 0)
             && has_room;
@@ -441,17 +441,17 @@ impl<'a> KeyCall<'a> {
     }
 
     /// The open holds of this key and plan.
-    fn of_plan(&self) -> impl Iterator<Item = &Hold> {
+    fn open_holds(&self) -> impl Iterator<Item = &Hold> {
         let holds = self.key.notes.holds.iter();
         holds.filter(|hold| hold.is_open(self.now_us) && hold.plan.name == self.plan.name)
     }
 
-    fn open_of_plan(&self) -> u32 {
-        u32::try_from(self.of_plan().count()).unwrap_or(u32::MAX)
+    fn open_count(&self) -> u32 {
+        u32::try_from(self.open_holds().count()).unwrap_or(u32::MAX)
     }
 
     fn first_end_of_plan_us(&self) -> u64 {
-        let ends = self.of_plan().map(|hold| hold.expires_us - self.now_us);
+        let ends = self.open_holds().map(|hold| hold.expires_us - self.now_us);
         ends.min().unwrap_or(0)
     }
 

@@ -36,8 +36,8 @@ impl Runs {
     /// `frees_in_us` of the reading answers for `cost`, which is at most the quota.
     pub(super) fn read(&self, limit: &Limit, now_us: u64, cost: u64) -> Reading {
         let live = self.first_live(limit.window_us(), now_us);
-        let gone = self.through(live);
-        let used = self.through(self.runs.len()) - gone;
+        let gone = self.total_before(live);
+        let used = self.total_before(self.runs.len()) - gone;
         let newest_us = self.runs.back().map_or(0, |run| run.at_us.min(now_us));
         let frees_in_us = match (used + cost).saturating_sub(limit.quota()) {
             0 => 0,
@@ -56,11 +56,11 @@ impl Runs {
 
     /// Moves runs that lie ahead of `now_us` to `now_us`.
     pub(super) fn clamp(&mut self, now_us: u64) {
-        let through = self.through(self.runs.len());
+        let through = self.total_before(self.runs.len());
         while self.runs.back().is_some_and(|run| run.at_us > now_us) {
             self.runs.pop_back();
         }
-        let units = through - self.through(self.runs.len());
+        let units = through - self.total_before(self.runs.len());
         if units > 0 {
             self.push(now_us, units);
         }
@@ -74,11 +74,11 @@ impl Runs {
         self.clamp(now_us);
         self.drop_expired(limit.window_us(), now_us);
         let kept = self
-            .through(self.runs.len())
+            .total_before(self.runs.len())
             .saturating_sub(units)
             .max(self.before);
         // The oldest run touched keeps the rest of its units. If the kept units end with the run before it, it goes too.
-        while self.runs.back().is_some() && self.through(self.runs.len() - 1) >= kept {
+        while self.runs.back().is_some() && self.total_before(self.runs.len() - 1) >= kept {
             self.runs.pop_back();
         }
         if let Some(newest) = self.runs.back_mut() {
@@ -101,7 +101,7 @@ impl Runs {
         let Some(run) = self.runs.get(index).filter(|run| has_them(run.at_us)) else {
             return false;
         };
-        let in_run = run.through - self.through(index);
+        let in_run = run.through - self.total_before(index);
         let taken = units.min(in_run);
         self.runs
             .range_mut(index..)
@@ -117,13 +117,13 @@ impl Runs {
 
     pub(super) fn drop_expired(&mut self, window_us: u64, now_us: u64) {
         let live = self.first_live(window_us, now_us);
-        self.before = self.through(live);
+        self.before = self.total_before(live);
         self.runs.drain(..live);
     }
 
     /// Adds units at `now_us`, which must not be before the newest run.
     pub(super) fn push(&mut self, now_us: u64, units: u64) {
-        let through = self.through(self.runs.len()) + units;
+        let through = self.total_before(self.runs.len()) + units;
         match self.runs.back_mut() {
             Some(newest) if newest.at_us == now_us => newest.through = through,
             _ => self.runs.push_back(Run {
@@ -195,7 +195,7 @@ impl Runs {
     }
 
     /// Running total of the units before this index.
-    fn through(&self, index: usize) -> u64 {
+    fn total_before(&self, index: usize) -> u64 {
         index
             .checked_sub(1)
             .and_then(|last| self.runs.get(last))

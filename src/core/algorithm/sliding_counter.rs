@@ -21,7 +21,7 @@ pub struct Counter {
 
 impl Counter {
     pub(super) fn read(&self, limit: &Limit, now_us: u64) -> Reading {
-        let counter = self.at(limit, now_us);
+        let counter = self.window_at(limit, now_us);
         Reading::Counter {
             current: counter.current,
             previous: counter.previous,
@@ -31,12 +31,12 @@ impl Counter {
 
     pub(super) fn clamp(&mut self, limit: &Limit, now_us: u64) {
         if self.start_us > now_us {
-            *self = self.at(limit, now_us);
+            *self = self.window_at(limit, now_us);
         }
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
-        *self = self.at(limit, now_us);
+        *self = self.window_at(limit, now_us);
         self.current += cost;
     }
 
@@ -45,14 +45,14 @@ impl Counter {
     pub(super) fn refund(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let Self {
             current, previous, ..
-        } = self.at(limit, now_us);
+        } = self.window_at(limit, now_us);
         let of_current = units.min(current);
         self.give_back(limit, now_us, of_current, previous.min(units - of_current));
     }
 
     /// Gives back units of a charge of that instant, from the window of that instant alone.
     pub(super) fn undo(&mut self, limit: &Limit, now_us: u64, units: u64, instant_us: u64) {
-        let counter = self.at(limit, now_us);
+        let counter = self.window_at(limit, now_us);
         if instant_us >= counter.start_us {
             self.give_back(limit, now_us, units.min(counter.current), 0);
         } else if instant_us + limit.window_us() >= counter.start_us {
@@ -66,7 +66,7 @@ impl Counter {
             start_us,
             current,
             previous,
-        } = self.at(limit, now_us);
+        } = self.window_at(limit, now_us);
         let (current_left, previous_left) = (current - of_current, previous - of_previous);
         match (of_current + of_previous, current_left + previous_left) {
             // Nothing is written.
@@ -90,7 +90,7 @@ impl Counter {
     /// The counts in the window of `now_us`. If the window charged last starts after `now_us`, the clock stepped back. That
     /// window then begins now, and the next windows follow on it instead of the clock, until the key is fresh again. So a small
     /// step back across the edge of a window frees nothing.
-    fn at(&self, limit: &Limit, now_us: u64) -> Self {
+    fn window_at(&self, limit: &Limit, now_us: u64) -> Self {
         let window_us = limit.window_us();
         if self.start_us > now_us {
             return Self {
@@ -176,13 +176,13 @@ mod tests {
             &limit(10, Algorithm::SlidingCounter),
             &[
                 Case::allowed(1_000_000, 10, 0).fresh_in(2_000_000),
-                Case::denied(1_500_000, 1, 0).after(600_000),
-                Case::denied(2_000_000, 1, 0).after(100_000),
-                Case::denied(2_099_999, 1, 0).after(1),
+                Case::denied(1_500_000, 1, 0).retry_in(600_000),
+                Case::denied(2_000_000, 1, 0).retry_in(100_000),
+                Case::denied(2_099_999, 1, 0).retry_in(1),
                 Case::allowed(2_100_000, 1, 0),
                 Case::allowed(2_500_000, 4, 0),
-                Case::denied(2_500_001, 6, 0).after(699_999),
-                Case::denied(3_199_999, 6, 5).after(1),
+                Case::denied(2_500_001, 6, 0).retry_in(699_999),
+                Case::denied(3_199_999, 6, 5).retry_in(1),
                 Case::allowed(3_200_000, 6, 0),
             ],
         );
@@ -210,7 +210,7 @@ mod tests {
             &limit(10, Algorithm::SlidingCounter),
             &[
                 Case::allowed(3_600_000_000, 10, 0),
-                Case::denied(1_200_000, 1, 0).after(1_100_000),
+                Case::denied(1_200_000, 1, 0).retry_in(1_100_000),
                 Case::allowed(3_200_000, 10, 0),
             ],
         );

@@ -33,11 +33,11 @@ mod tests {
             &[
                 Case::allowed(1_500_000, 1, 2).fresh_in(1_000_000),
                 Case::allowed(1_700_000, 2, 0).fresh_in(1_000_000),
-                Case::denied(1_700_000, 1, 0).after(800_000),
-                Case::denied(1_700_000, 2, 0).after(1_000_000),
-                Case::denied(2_499_999, 1, 0).after(1),
+                Case::denied(1_700_000, 1, 0).retry_in(800_000),
+                Case::denied(1_700_000, 2, 0).retry_in(1_000_000),
+                Case::denied(2_499_999, 1, 0).retry_in(1),
                 Case::allowed(2_500_000, 1, 0),
-                Case::denied(2_500_000, 3, 0).after(1_000_000),
+                Case::denied(2_500_000, 3, 0).retry_in(1_000_000),
             ],
         );
     }
@@ -64,7 +64,7 @@ mod tests {
             &limit(100, Algorithm::SlidingLog),
             &[
                 Case::allowed(999_999, 100, 0),
-                Case::denied(1_000_000, 1, 0).after(999_999),
+                Case::denied(1_000_000, 1, 0).retry_in(999_999),
             ],
         );
     }
@@ -76,8 +76,8 @@ mod tests {
             &[
                 Case::allowed(3_599_999_999, 1, 2),
                 Case::allowed(3_600_000_000, 2, 0),
-                Case::denied(1_200_000, 1, 0).after(1_000_000),
-                Case::denied(2_199_999, 3, 0).after(1),
+                Case::denied(1_200_000, 1, 0).retry_in(1_000_000),
+                Case::denied(2_199_999, 3, 0).retry_in(1),
                 Case::allowed(2_200_000, 3, 0),
             ],
         );

@@ -74,7 +74,7 @@ mod tests {
             &[
                 Case::allowed(1_010_000, 1, 2),
                 Case::allowed(1_020_000, 2, 0).fresh_in(1_000_000),
-                Case::denied(2_009_999, 1, 0).after(1),
+                Case::denied(2_009_999, 1, 0).retry_in(1),
                 Case::allowed(2_010_000, 1, 0),
             ],
         );
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn above_that_a_unit_leaves_with_the_newest_unit_of_its_cell() {
         check_after_six_charges([
-            Case::denied(2_010_000, 1, 0).after(30_000),
+            Case::denied(2_010_000, 1, 0).retry_in(30_000),
             Case::allowed(2_040_000, 4, 0),
         ]);
     }
@@ -129,7 +129,7 @@ mod tests {
             &limit(100, Algorithm::SlidingWindow { precision: 64 }),
             &[
                 Case::allowed(999_999, 100, 0),
-                Case::denied(1_000_000, 1, 0).after(999_999),
+                Case::denied(1_000_000, 1, 0).retry_in(999_999),
             ],
         );
     }

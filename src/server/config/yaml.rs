@@ -40,7 +40,12 @@ pub(super) fn parse(text: &str) -> Result<Value, Vec<ConfigError>> {
     check_characters(text).map_err(|error| vec![error])?;
     // The parser is third-party code: if it panics, the text is refused like any other.
     let parsed = std::panic::catch_unwind(|| Loader::new(text).load());
-    parsed.unwrap_or_else(|_| Err(vec![at(None, "is not valid YAML: its parser gave up")]))
+    parsed.unwrap_or_else(|_| {
+        Err(vec![error_at(
+            None,
+            "is not valid YAML: its parser gave up",
+        )])
+    })
 }
 
 /// Refuses characters that the parser takes for the end of the text, then texts with too many tokens.
@@ -51,7 +56,7 @@ fn check_characters(text: &str) -> Result<(), ConfigError> {
     if let Some((before, _)) = text.split_once(forbidden) {
         let letter = text[before.len()..].chars().next().map_or(0, u32::from);
         let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
-        return Err(at(
+        return Err(error_at(
             Some(line),
             &format!(
                 "has the control character U+{letter:04X}; a config has none but tabs and line ends"
@@ -65,13 +70,13 @@ fn check_characters(text: &str) -> Result<(), ConfigError> {
 fn check_tokens(text: &str) -> Result<(), ConfigError> {
     let (tokens, bracket_checks) = count_tokens(text);
     if tokens > TOKENS_MAX {
-        return Err(at(
+        return Err(error_at(
             None,
             &format!("has more than {TOKENS_MAX} names, values, brackets, commas and colons"),
         ));
     }
     if bracket_checks > BRACKET_CHECKS_MAX {
-        return Err(at(
+        return Err(error_at(
             None,
             &format!(
                 "has more than {DEPTH_MAX} brackets open for most of its length; a config nests less deep"
@@ -433,10 +438,10 @@ fn place(line: usize) -> String {
 }
 
 fn fatal(line: usize, message: &str) -> Result<(), Fatal> {
-    Err(Box::new(at(Some(line), message)))
+    Err(Box::new(error_at(Some(line), message)))
 }
 
-fn at(line: Option<usize>, message: &str) -> ConfigError {
+fn error_at(line: Option<usize>, message: &str) -> ConfigError {
     ConfigError {
         path: String::new(),
         message: message.to_owned(),
@@ -448,11 +453,11 @@ fn at(line: Option<usize>, message: &str) -> ConfigError {
 fn unreadable(error: &ScanError) -> ConfigError {
     let line = Some(error.marker().line());
     match error.info() {
-        TOO_DEEP => at(line, &format!("is nested more than {DEPTH_MAX} deep")),
-        info if info.contains('`') => at(
+        TOO_DEEP => error_at(line, &format!("is nested more than {DEPTH_MAX} deep")),
+        info if info.contains('`') => error_at(
             line,
             "is not valid YAML: a character that nothing begins with",
         ),
-        info => at(line, &format!("is not valid YAML: {info}")),
+        info => error_at(line, &format!("is not valid YAML: {info}")),
     }
 }

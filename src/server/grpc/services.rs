@@ -363,7 +363,7 @@ impl MethodKind {
             Some("ShouldAllowBatch") => Self::Batch,
             Some("ListPlans") => Self::List,
             Some("ShouldAllowStream") => Self::Stream,
-            None if path.starts_with(HOLDER) => Self::of_holds(&path[HOLDER.len()..]),
+            None if path.starts_with(HOLDER) => Self::hold_method(&path[HOLDER.len()..]),
             None if path == envoy::PATH => Self::Envoy,
             None if path == CHECK => Self::Check,
             None if path == WATCH => Self::Watch,
@@ -371,7 +371,7 @@ impl MethodKind {
         }
     }
 
-    fn of_holds(method: &str) -> Self {
+    fn hold_method(method: &str) -> Self {
         match method {
             "Reserve" => Self::Reserve,
             "Settle" => Self::Settle,

@@ -23,7 +23,7 @@ pub(super) enum Media {
 
 impl Media {
     /// The content type of the body, without its parameters such as `charset=utf-8`.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let media = headers
             .get(CONTENT_TYPE)?
             .to_str()

@@ -30,7 +30,7 @@ impl CallPath {
     ];
 
     /// The call of a path; `None` where others answer it.
-    pub(super) fn of_path(path: &str) -> Option<Self> {
+    pub(super) fn from_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|call| call.path() == path)
     }
 
@@ -82,7 +82,7 @@ pub(super) struct ParameterNames<'a> {
 
 impl<'a> ParameterNames<'a> {
     /// Those of a check.
-    pub(super) fn of_check(subjects: &'a Subjects) -> Self {
+    pub(super) fn for_check(subjects: &'a Subjects) -> Self {
         Self {
             call: CallPath::Check,
             subjects: Some(subjects),

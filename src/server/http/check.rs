@@ -55,8 +55,8 @@ impl<S: Store> CheckEndpoint<S> {
     }
 
     async fn check(&self, request: Request, peer: Option<IpAddr>, span: &Span) -> Response {
-        let asks_in_json =
-            request.method() == Method::POST && Media::of(request.headers()) == Some(Media::Json);
+        let asks_in_json = request.method() == Method::POST
+            && Media::from_headers(request.headers()) == Some(Media::Json);
         let wants_json = asks_in_json || wants_json(request.headers());
         match parameters(request, &self.settings, peer).await {
             Ok(parameters) => self.answer(parameters, wants_json, span).await,
@@ -121,7 +121,8 @@ async fn parameters(
 ) -> Result<Parameters, Response> {
     let bad_request = |sentence: String| convert::bad_request(StatusCode::BAD_REQUEST, &sentence);
     let query = request.uri().query().unwrap_or_default();
-    let of_query = ParameterFields::from_query(query, ParameterNames::of_check(&settings.subjects));
+    let of_query =
+        ParameterFields::from_query(query, ParameterNames::for_check(&settings.subjects));
     if request.method() != Method::POST {
         return of_query
             .and_then(|fields| fields.check(settings, request.headers(), peer))
@@ -142,8 +143,8 @@ async fn fields(
     subjects: &Subjects,
 ) -> Result<Result<ParameterFields, String>, Response> {
     let (media, names) = (
-        Media::of(request.headers()),
-        ParameterNames::of_check(subjects),
+        Media::from_headers(request.headers()),
+        ParameterNames::for_check(subjects),
     );
     let bytes = body::read(request, BODY_BYTES_MAX).await?;
     match media {

@@ -49,7 +49,7 @@ impl<S: Store> HttpEndpoint<S> {
             return refused;
         }
         if let Some(check) = &self.check
-            && let Some(call) = CallPath::of_path(request.uri().path())
+            && let Some(call) = CallPath::from_path(request.uri().path())
         {
             return check.serve(call, request, peer).await;
         }

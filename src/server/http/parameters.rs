@@ -474,8 +474,8 @@ fn deny_status(code: u16) -> Result<StatusCode, String> {
 mod tests {
     use super::*;
 
-    fn of_check(subjects: &Subjects) -> ParameterNames<'_> {
-        ParameterNames::of_check(subjects)
+    fn check_names(subjects: &Subjects) -> ParameterNames<'_> {
+        ParameterNames::for_check(subjects)
     }
     use tollgate_core::plan::NAME_BYTES_MAX;
 
@@ -497,21 +497,21 @@ mod tests {
     fn from_query(query: &str) -> Result<Parameters, String> {
         check(ParameterFields::from_query(
             query,
-            of_check(&Subjects::default()),
+            check_names(&Subjects::default()),
         )?)
     }
 
     fn from_form(form: &str) -> Result<Parameters, String> {
         check(ParameterFields::from_form(
             form.as_bytes(),
-            of_check(&Subjects::default()),
+            check_names(&Subjects::default()),
         )?)
     }
 
     fn from_json(json: &str) -> Result<Parameters, String> {
         check(ParameterFields::from_json(
             json.as_bytes(),
-            of_check(&Subjects::default()),
+            check_names(&Subjects::default()),
         )?)
     }
 
@@ -651,10 +651,10 @@ mod tests {
     fn a_parameter_in_both_the_query_and_the_body_is_an_error() {
         let of = |query, body: &str| {
             let subjects = Subjects::default();
-            ParameterFields::from_query(query, of_check(&subjects))?
+            ParameterFields::from_query(query, check_names(&subjects))?
                 .merged(ParameterFields::from_json(
                     body.as_bytes(),
-                    of_check(&subjects),
+                    check_names(&subjects),
                 )?)
                 .and_then(check)
         };

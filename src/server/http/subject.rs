@@ -370,7 +370,7 @@ mod tests {
         let found = settings.requests(RequestParts {
             parameters: &ParameterFields::from_query(
                 query,
-                ParameterNames::of_check(&settings.subjects),
+                ParameterNames::for_check(&settings.subjects),
             )?
             .given,
             headers: &headers,

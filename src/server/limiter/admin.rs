@@ -86,11 +86,13 @@ impl<S: Store> Limiter<S> {
             mode: Mode::Refund,
         };
         let deadline = self.admin_deadline();
-        let verdict = within(caller, deadline, self.store.decide_one(&check, deadline)).await;
+        let verdict =
+            within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
         self.forget_denials(&check.plan.counts_as, &check.key);
         // Given back by the candidate too, if it was by the plan. Only a comparison suffers where that fails.
         if let (Ok(Ok(_)), Some(check)) = (&verdict, candidate_check(&check)) {
-            let _ = within(caller, deadline, self.store.decide_one(&check, deadline)).await;
+            let _ =
+                within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
         }
         let (verdict, limits) = (verdict??, check.plan.limits());
         let limits = verdict
@@ -120,7 +122,8 @@ impl<S: Store> Limiter<S> {
             .iter()
             .flat_map(|group| subjects_of(&worker_plans.snapshot, group, &key));
         for subject in subjects.collect::<Vec<_>>() {
-            let reset = within(caller, deadline, self.store.reset(&subject, deadline)).await;
+            let reset =
+                within_deadline(caller, deadline, self.store.reset(&subject, deadline)).await;
             if let Some(counts_as) = groups.get(&subject.counts_as) {
                 // Denials of others are not remembered.
                 self.forget_denials(counts_as, &key);
@@ -149,12 +152,12 @@ impl<S> Limiter<S> {
 }
 
 /// The store's answer, or an error if the caller's deadline comes first.
-pub(super) async fn within<T>(
+pub(super) async fn within_deadline<T>(
     caller: Option<CallerDeadline>,
     store: StoreDeadline,
     answer: impl Future<Output = T>,
 ) -> Result<T, CallerDeadlinePassed> {
-    match caller.and_then(|caller| caller.before(store)) {
+    match caller.and_then(|caller| caller.wait_limit(store)) {
         None => Ok(answer.await),
         Some(limit) => in_time(limit, answer).await,
     }

@@ -42,7 +42,7 @@ impl CallerDeadline {
 
     /// How long to wait for the store, if the caller's deadline is shorter than the store's; `None` otherwise. A quarter of the
     /// caller's time is kept for the way back, so that the answer arrives in time.
-    pub(super) fn before(self, store: StoreDeadline) -> Option<Duration> {
+    pub(super) fn wait_limit(self, store: StoreDeadline) -> Option<Duration> {
         (self.0 < store.0).then(|| self.0 - self.0 / 4)
     }
 
@@ -77,7 +77,7 @@ mod tests {
         let before_us = |caller_us| {
             let caller = CallerDeadline::new(Duration::from_micros(caller_us));
             caller
-                .before(StoreDeadline(Duration::from_micros(1_000)))
+                .wait_limit(StoreDeadline(Duration::from_micros(1_000)))
                 .map(|limit| limit.as_micros())
         };
         for longer in [1_000, 1_001, u64::MAX] {

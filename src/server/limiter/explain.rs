@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::admin::{AdminError, within};
+use super::admin::{AdminError, within_deadline};
 use super::caller_deadline::CallerDeadline;
 use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note, shadowed};
 use tollgate_core::algorithm::holds::{HoldCall, NoteFigures};
@@ -109,17 +109,17 @@ impl<S: Store> Limiter<S> {
             return Ok(by_plan(next));
         }
         let deadline = self.admin_deadline();
-        match within(caller, deadline, self.store.decide_one(&check, deadline)).await? {
+        match within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await? {
             Ok(verdict) => {
                 let read = self.explain_read(&check, &verdict, deadline);
-                let (next, limits, candidate) = within(caller, deadline, read).await??;
+                let (next, limits, candidate) = within_deadline(caller, deadline, read).await??;
                 let explained = Explanation {
                     limits,
                     candidate,
                     ..by_plan(next)
                 };
                 let explained = self.with_holds(&check, explained, deadline);
-                Ok(within(caller, deadline, explained).await??)
+                Ok(within_deadline(caller, deadline, explained).await??)
             }
             Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
             Err(error) => {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::within;
+use super::admin::within_deadline;
 use super::store_call::StoreAnswer;
 use super::uncounted::shadowed;
 use super::{CallerDeadline, Found, Limiter, Refusal};
@@ -259,7 +259,8 @@ impl<S: Store> Limiter<S> {
         let call = HoldCall::Peek { cost: cost.units() };
         let deadline = self.store_deadline();
         let check = hold_check(found, None, call);
-        let answer = within(caller, deadline, self.store.decide_hold(&check, deadline)).await;
+        let answer =
+            within_deadline(caller, deadline, self.store.decide_hold(&check, deadline)).await;
         match answer.map_err(|_| Refusal::CallerDeadline)? {
             Ok(verdict) => {
                 let mut decision = verdict.view.decision(&found.check.plan, cost);
@@ -334,7 +335,8 @@ impl<S: Store> Limiter<S> {
     ) -> Result<HoldVerdict, Refusal> {
         let plan = &found.check.plan;
         let (check, deadline) = (hold_check(found, id, call), self.store_deadline());
-        let answer = within(caller, deadline, self.store.decide_hold(&check, deadline)).await;
+        let answer =
+            within_deadline(caller, deadline, self.store.decide_hold(&check, deadline)).await;
         let verdict = answer.map_err(|_| Refusal::CallerDeadline)?;
         let verdict = verdict.map_err(|error| match error {
             StoreError::Overloaded(_) => Refusal::Overloaded,

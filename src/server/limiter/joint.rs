@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::within;
+use super::admin::within_deadline;
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::holds::needs_no_reserve;
 use super::store_call::candidate_check;
@@ -205,7 +205,7 @@ impl<S: Store> Limiter<S> {
         let candidates = self.ask_candidates(parts, &mut joint, left);
         // Too late for the caller, a candidate's answer is only not counted.
         let _ = match wait_for {
-            WaitFor::Caller(caller) => within(caller, left, candidates).await,
+            WaitFor::Caller(caller) => within_deadline(caller, left, candidates).await,
             WaitFor::Proxy(limit) => {
                 in_time(
                     limit.map_or(left.0, |limit| limit.saturating_sub(took)),
@@ -460,7 +460,7 @@ fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision
     let mut decisions = Vec::with_capacity(checks.len());
     for (check, verdict) in checks.iter().zip(verdicts) {
         let (plan, key) = (&check.plan, &check.key);
-        let sum = sums.with(&plan.counts_as, key, check.cost);
+        let sum = sums.tested_cost(&plan.counts_as, key, check.cost);
         if (verdict.fits || !plan.shadow) && adds_up(check, checks) {
             sums.add(&plan.counts_as, key, check.cost);
         }
@@ -494,7 +494,7 @@ fn sums_without_shadow(checks: &[&Check]) -> Vec<Cost> {
     let charges = checks.iter().copied().any(|check| is_charge(&check));
     for check in checks {
         let (counts_as, key) = (&check.plan.counts_as, &check.key);
-        tested.push(sums.with(counts_as, key, check.cost));
+        tested.push(sums.tested_cost(counts_as, key, check.cost));
         if !check.plan.shadow && (check.mode == Mode::Charge || !charges) {
             sums.add(counts_as, key, check.cost);
         }

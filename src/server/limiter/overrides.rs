@@ -193,7 +193,7 @@ impl Overrides {
 
     /// Another replica's overrides, kept in the same memory.
     #[cfg(test)]
-    fn beside(&self, limiter: Arc<Limiter<()>>) -> Self {
+    fn other_replica(&self, limiter: Arc<Limiter<()>>) -> Self {
         let Backend::Memory(store) = &self.0.store else {
             unreachable!("tests have no Redis");
         };
@@ -213,7 +213,7 @@ impl Overrides {
     /// or refused; what is known stays in force.
     pub async fn keep_up(&self, time_limit: Duration) -> Result<(), StoreError> {
         let mut turn = self.0.turn.lock().await;
-        let kept_up = Box::pin(self.refresh(&turn, self.until(time_limit))).await;
+        let kept_up = Box::pin(self.refresh(&turn, self.deadline_after(time_limit))).await;
         if kept_up.is_err() {
             turn.store = turn.store.wrapping_add(1);
         }
@@ -233,7 +233,7 @@ impl Overrides {
         self.keep_up(EXCHANGE_TIMEOUT).await
     }
 
-    fn until(&self, time_limit: Duration) -> Instant {
+    fn deadline_after(&self, time_limit: Duration) -> Instant {
         tollgate_store::clock::monotonic() + time_limit
     }
 
@@ -371,7 +371,7 @@ impl Overrides {
         if_version: Option<u64>,
         mut decide: impl FnMut(&RuntimeOverrides, u64) -> Result<OverrideStep<'a>, OverrideRefusal>,
     ) -> Result<Option<Arc<PlanOverride>>, OverrideRefusal> {
-        let until = self.until(CHANGE_TIMEOUT);
+        let until = self.deadline_after(CHANGE_TIMEOUT);
         let late = || OverrideRefusal::from(StoreError::Deadline(CHANGE_TIMEOUT));
         let turn = timeout(CHANGE_TIMEOUT, self.0.turn.lock());
         let turn = turn.await.map_err(|_| late())?;
@@ -419,7 +419,7 @@ impl Overrides {
                     ..entry.clone()
                 })
             });
-            self.take_up(known.after(version, &removed, written.clone()))
+            self.take_up(known.after_change(version, &removed, written.clone()))
                 .await;
             self.forget_denials(entry);
             return Ok(written);

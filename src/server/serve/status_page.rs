@@ -33,7 +33,7 @@ pub(super) fn sources(
         .filter(|_| is_served(config))
         .map(|operators| StatusSources {
             store: config.store.url.to_string(),
-            explain: ExplainKey::by(operators),
+            explain: ExplainKey::new(operators),
             token: token.filter(|_| config.status.keys == ShownKeys::Clear),
             top,
             config_changes: changes.clone(),

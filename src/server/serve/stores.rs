@@ -57,7 +57,7 @@ impl Stores {
                 deadline,
                 made,
             } => {
-                let store = RedisStore::to(RedisTarget::clone(target), *deadline)?;
+                let store = RedisStore::connect_target(RedisTarget::clone(target), *deadline)?;
                 let store = ConfiguredStore::Redis(store);
                 store
                     .shared()

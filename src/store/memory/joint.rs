@@ -80,7 +80,7 @@ impl JointEntries<'_> {
         let (mut sums, mut verdicts) = (Sums::default(), Vec::with_capacity(checks.len()));
         for (index, check) in checks.iter().enumerate() {
             let (counts_as, key) = (&check.plan.counts_as, &check.key);
-            let sum = sums.with(counts_as, key, check.cost);
+            let sum = sums.tested_cost(counts_as, key, check.cost);
             let mut verdict = self.with_shard(index, |shard, name, now_us| {
                 shard.test(name, check, sum, now_us)
             });

@@ -132,7 +132,7 @@ impl Batcher {
         mut request: ScriptRequest,
         deadline: Duration,
     ) -> Result<oneshot::Receiver<Result<HoldAnswer, StoreError>>, StoreError> {
-        let (caller, answered) = Caller::of_hold(self.reserve(1)?, deadline);
+        let (caller, answered) = Caller::for_hold(self.reserve(1)?, deadline);
         request.caller = Some(caller);
         self.queue.send(Job::Single(request)).map_err(|_| ended())?;
         Ok(answered)

@@ -25,7 +25,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::batcher::Batcher;
-use super::connection::breaker::within;
+use super::connection::breaker::random_within;
 use super::connection::endpoint::Endpoint;
 use super::connection::manager::{CONNECT_MAX, ConnectionManager};
 use super::connection::pace::Pace;
@@ -167,7 +167,7 @@ impl Cluster {
 
     /// The health of each node's connection, or the reason why no node is known.
     pub(super) fn connections(&self) -> Vec<ConnectionHealth> {
-        let reached = self.past().reached;
+        let reached = self.past_status().reached;
         let mut found: Vec<_> = self
             .state
             .nodes()
@@ -185,7 +185,7 @@ impl Cluster {
     }
 
     /// Sums of the counts of nodes that were dropped.
-    pub(super) fn past(&self) -> RedisStatus {
+    pub(super) fn past_status(&self) -> RedisStatus {
         *lock(&self.state.past)
     }
 }
@@ -464,7 +464,7 @@ impl ClusterState {
                 select_all(
                     map.nodes
                         .iter()
-                        .map(|(_, node)| Box::pin(node.manager.down())),
+                        .map(|(_, node)| Box::pin(node.manager.wait_until_down())),
                 )
                 .await;
             }
@@ -507,7 +507,7 @@ async fn keep_current(state: &Arc<ClusterState>) {
     let retry = state.update_map().await;
     // Many calls may be redirected at once. After this pause, one fetch serves all of them.
     let pause_max = lock(&state.pace).pause_max(FETCH_PAUSE_MAX);
-    sleep(within(pause_max, random::bits())).await;
+    sleep(random_within(pause_max, random::bits())).await;
     if !retry {
         tokio::select! {
             () = state.outdated.notified() => {}

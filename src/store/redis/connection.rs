@@ -28,7 +28,7 @@ use super::{ConnectionSettings, reset};
 use crate::StoreError;
 use crate::clock::monotonic;
 use crate::random;
-use breaker::within;
+use breaker::random_within;
 use client::ConnectionTask;
 use pace::ConnectFailure;
 
@@ -182,7 +182,7 @@ impl Connection {
             match self.prove(settings).await {
                 Ok(()) => return Ok(()),
                 Err(StoreError::Deadline(_)) if encrypted && monotonic() < until => {
-                    sleep(within(PROOF_PAUSE_MAX, random::bits())).await;
+                    sleep(random_within(PROOF_PAUSE_MAX, random::bits())).await;
                 }
                 Err(error @ StoreError::Deadline(_)) if encrypted => {
                     return Err((error, ConnectFailure::HandshakeTimedOut));

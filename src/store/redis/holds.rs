@@ -57,7 +57,7 @@ impl StoreSettings {
             let packed = script_codec::pack_call(call)?;
             return Ok((self.script.sha.clone(), CommandKind::Script, packed));
         }
-        let script = Script::of_holds(self.injected.is_some());
+        let script = Script::for_holds(self.injected.is_some());
         let packed = script_codec::holds::pack_call(call)?;
         Ok((script.sha.clone(), CommandKind::Holds(script), packed))
     }

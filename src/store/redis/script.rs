@@ -83,17 +83,18 @@ impl Script {
 
     /// The deciding script, on Redis's clock or, for tests, on one sent as the last argument.
     pub(super) fn new(injected_clock: bool) -> Self {
-        Self::of(&MAIN, injected_clock)
+        Self::from_parts(&MAIN, injected_clock)
     }
 
     /// The script of calls with an id, and of those about holds.
-    pub(super) fn of_holds(injected_clock: bool) -> &'static LazyLock<Self> {
-        static ON_CLOCK: LazyLock<Script> = LazyLock::new(|| Script::of(&HOLDS_MAIN, false));
-        static INJECTED: LazyLock<Script> = LazyLock::new(|| Script::of(&HOLDS_MAIN, true));
+    pub(super) fn for_holds(injected_clock: bool) -> &'static LazyLock<Self> {
+        static ON_CLOCK: LazyLock<Script> =
+            LazyLock::new(|| Script::from_parts(&HOLDS_MAIN, false));
+        static INJECTED: LazyLock<Script> = LazyLock::new(|| Script::from_parts(&HOLDS_MAIN, true));
         if injected_clock { &INJECTED } else { &ON_CLOCK }
     }
 
-    fn of(main: &[&str], injected_clock: bool) -> Self {
+    fn from_parts(main: &[&str], injected_clock: bool) -> Self {
         let clock = if injected_clock {
             CLOCK_INJECTED
         } else {
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn every_place_has_its_region_and_every_region_its_place() {
         let texts =
-            [&Script::new(false).text, &Script::of_holds(false).text].map(ToString::to_string);
+            [&Script::new(false).text, &Script::for_holds(false).text].map(ToString::to_string);
         let text = texts.concat();
         let left = |line: &str| {
             [PLACE, REGION.0, REGION.1]

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use super::connection::breaker::within;
+use super::connection::breaker::random_within;
 use super::connection::manager::CONNECT_MAX;
 use super::connection::pace::Pace;
 use super::connection::{client, wording};
@@ -127,7 +127,7 @@ async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: HostAndPort) {
             let service = group.sentinels.service.as_str();
             tracing::warn!(%sentinel, service, error = wording(&error), "this Sentinel names no master");
         }
-        sleep(within(pace.pause_max(PAUSE_MAX), random::bits())).await;
+        sleep(random_within(pace.pause_max(PAUSE_MAX), random::bits())).await;
     }
 }
 

@@ -41,3 +41,33 @@ fn the_name_of_a_type_is_its_own() {
     places.retain(|_, places| places.len() > 1);
     assert!(places.is_empty(), "several types of one name: {places:?}");
 }
+
+/// Alone, they do not say what a function does or returns. `from` is left out: a trait of the standard library has it.
+const PREPOSITIONS: &str = "above after at before below beside between beyond by down for in into of on over past since through to \
+    under until up with within without";
+
+/// The name of the function that a line declares.
+fn declared_function(line: &str) -> Option<&str> {
+    let line = declaration(line);
+    let line = line.strip_prefix("const ").unwrap_or(line);
+    let line = line.strip_prefix("async ").unwrap_or(line);
+    let end = |letter: char| !letter.is_alphanumeric() && letter != '_';
+    line.strip_prefix("fn ")?.split(end).next()
+}
+
+#[test]
+fn no_function_is_a_bare_preposition() {
+    let mut functions = 0;
+    for source in sources("src", &["rs"]) {
+        if is_of_tests(&source.path) {
+            continue;
+        }
+        for name in source.code().lines().filter_map(declared_function) {
+            functions += 1;
+            let is_bare =
+                name.starts_with("of_") || PREPOSITIONS.split(' ').any(|bare| bare == name);
+            assert!(!is_bare, "{}: what does {name} do?", source.path);
+        }
+    }
+    assert!(functions > 3_000, "{functions} functions found");
+}

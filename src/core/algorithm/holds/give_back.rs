@@ -39,7 +39,7 @@ pub(super) fn give_back(
             _ => None,
         };
         returned.push(match charged {
-            Some(charged) => of_bucket((limit, state), notes, charged, now_us, units),
+            Some(charged) => give_back_to_bucket((limit, state), notes, charged, now_us, units),
             None => state.give_back(limit, now_us, units, hold.at_us),
         });
     }
@@ -61,7 +61,7 @@ pub(super) fn charged_buckets<'a>(
     })
 }
 
-fn of_bucket(
+fn give_back_to_bucket(
     (limit, state): (&Limit, &mut State),
     notes: &mut Notes,
     charged: ChargedBucket,

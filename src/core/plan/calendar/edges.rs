@@ -39,10 +39,10 @@ impl Edges {
         let now = i64::try_from(now_us).map_or(LATEST_US, |now| now.min(LATEST_US));
         let now = Timestamp::from_microsecond(now).expect("the year 9950 has dates");
         let mut first = finder.first_day(zone.to_datetime(now).date());
-        let (mut start_us, mut next) = (finder.edge_us(first), finder.after(first));
+        let (mut start_us, mut next) = (finder.edge_us(first), finder.next_first_day(first));
         // A clock that is set back over midnight shows a day again whose window has ended.
         while finder.edge_us(next) <= now_us.min(LATEST_US.unsigned_abs()) {
-            (start_us, first, next) = (finder.edge_us(next), next, finder.after(next));
+            (start_us, first, next) = (finder.edge_us(next), next, finder.next_first_day(next));
         }
         let is_last = i64::try_from(now_us).map_or(true, |now| now >= LATEST_US);
         let end_us = if is_last {
@@ -114,7 +114,7 @@ impl EdgeFinder<'_> {
     }
 
     /// The first day of the next window.
-    fn after(&self, first: Date) -> Date {
+    fn next_first_day(&self, first: Date) -> Date {
         match self.unit {
             CalendarUnit::Day => first.saturating_add(1.day()),
             CalendarUnit::Week { .. } => first.saturating_add(7.days()),

@@ -198,7 +198,7 @@ impl RuleForm {
     fn find(&self, rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
         let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for (part, entry) in self.parts.iter().zip(entries) {
-            values.extend(part.within(entry.value.as_bytes())?.into_iter().flatten());
+            values.extend(part.cut(entry.value.as_bytes())?.into_iter().flatten());
         }
         self.rules
             .find(hash(values.into_iter()), |rule_index| {
@@ -216,13 +216,13 @@ impl ValuePart {
             ValuePattern::Wildcard(wildcard) => Self::Ends {
                 begin: wildcard.begin().len(),
                 end: wildcard.end().len(),
-                between: wildcard.between().into(),
+                between: wildcard.middle().into(),
             },
         }
     }
 
     /// This part of a value, as [`given`]; `None` when the value is shorter.
-    fn within<'a>(&self, value: &'a [u8]) -> Option<[Option<&'a [u8]>; 2]> {
+    fn cut<'a>(&self, value: &'a [u8]) -> Option<[Option<&'a [u8]>; 2]> {
         match self {
             Self::Nothing => Some([None, None]),
             Self::All => Some([Some(value), None]),

@@ -33,7 +33,7 @@ impl Wildcard {
     }
 
     /// What a value has after its beginning and before its end, in this order.
-    pub(super) fn between(&self) -> &[Box<str>] {
+    pub(super) fn middle(&self) -> &[Box<str>] {
         self.pieces
             .get(1..self.pieces.len() - 1)
             .unwrap_or_default()
@@ -54,7 +54,7 @@ impl Wildcard {
             return false;
         };
         let after = |rest: &'_ str, piece: &str| rest.find(piece).map(|place| place + piece.len());
-        self.between()
+        self.middle()
             .iter()
             .try_fold(rest, |rest, piece| {
                 after(rest, piece).map(|place| &rest[place..])

@@ -112,12 +112,12 @@ impl AppliedOverride {
 
 impl OverridesByKey {
     fn get(&self, key: &str) -> Option<&AppliedOverride> {
-        let is_same = |place: &OverrideIndex| self.at(*place).text() == key;
+        let is_same = |place: &OverrideIndex| self.by_index(*place).text() == key;
         let place = self.places.find(xxh3_64(key.as_bytes()), is_same)?;
-        Some(self.at(*place))
+        Some(self.by_index(*place))
     }
 
-    fn at(&self, place: OverrideIndex) -> &AppliedOverride {
+    fn by_index(&self, place: OverrideIndex) -> &AppliedOverride {
         &self.all[usize::from(place)]
     }
 

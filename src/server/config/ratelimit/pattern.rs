@@ -155,20 +155,22 @@ impl Meets {
                 true
             }
             (Some('*'), Some('*')) => {
-                let ends = self.with('*', first + 1, second);
-                self.with('*', first, second + 1) || ends
+                let ends = self.follow_letter('*', first + 1, second);
+                self.follow_letter('*', first, second + 1) || ends
             }
             // A star stands for the letter, or for nothing more.
             (Some('*'), letter) => {
-                let stands = letter.is_some_and(|letter| self.with(letter, first, second + 1));
+                let stands =
+                    letter.is_some_and(|letter| self.follow_letter(letter, first, second + 1));
                 self.follow(first + 1, second) || stands
             }
             (letter, Some('*')) => {
-                let stands = letter.is_some_and(|letter| self.with(letter, first + 1, second));
+                let stands =
+                    letter.is_some_and(|letter| self.follow_letter(letter, first + 1, second));
                 self.follow(first, second + 1) || stands
             }
             (Some(letter), Some(other)) if letter == other => {
-                self.with(letter, first + 1, second + 1)
+                self.follow_letter(letter, first + 1, second + 1)
             }
             _ => false,
         };
@@ -179,7 +181,7 @@ impl Meets {
     }
 
     /// Goes on with one letter more.
-    fn with(&mut self, letter: char, first: usize, second: usize) -> bool {
+    fn follow_letter(&mut self, letter: char, first: usize, second: usize) -> bool {
         self.text.push(letter);
         let found = self.follow(first, second);
         self.text.pop();

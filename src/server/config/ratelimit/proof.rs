@@ -28,7 +28,7 @@ pub(super) fn prove(yaml: &str, domains: &[(&str, &[BranchRule])]) -> Vec<ErrorL
         let domain = fits
             .max_by_key(|(_, (name, _))| name.len())
             .map_or(domains.len() - 1, |(domain, _)| domain);
-        let (path, sentence) = of_input(error, domains[domain].1);
+        let (path, sentence) = place_in_input(error, domains[domain].1);
         if seen.insert((domain, path.clone(), sentence.clone())) {
             report(&mut errors[domain], &path, sentence);
         }
@@ -37,7 +37,7 @@ pub(super) fn prove(yaml: &str, domains: &[(&str, &[BranchRule])]) -> Vec<ErrorL
 }
 
 /// The path in the file of ratelimit, and a sentence that follows it.
-fn of_input(
+fn place_in_input(
     ConfigError { path, message, .. }: &ConfigError,
     rules: &[BranchRule],
 ) -> (String, String) {

@@ -266,7 +266,10 @@ impl<S: Store> AdminService for Admin<S> {
             .authenticate(&metadata)
             .await
             .and_then(|()| convert::new_override(request));
-        let subject = new.as_ref().ok().map(|new| of(&new.subject, &new.plan));
+        let subject = new
+            .as_ref()
+            .ok()
+            .map(|new| shown_subject(&new.subject, &new.plan));
         let done = async {
             let (new, overrides) = (new?, self.parts.overrides.clone());
             let set = async move { overrides.set(new).await };
@@ -298,7 +301,7 @@ impl<S: Store> AdminService for Admin<S> {
         let subject = asked
             .as_ref()
             .ok()
-            .map(|(plan, subject, _)| of(subject, plan));
+            .map(|(plan, subject, _)| shown_subject(subject, plan));
         let done = async {
             let (plan, subject, if_version) = asked?;
             let overrides = self.parts.overrides.clone();
@@ -334,7 +337,7 @@ impl<S: Store> AdminService for Admin<S> {
 }
 
 /// What the log shows of an override: its key or prefix as a hash, and its plan.
-fn of(subject: &OverrideSubject, plan: &str) -> Option<KeyAndPlan> {
+fn shown_subject(subject: &OverrideSubject, plan: &str) -> Option<KeyAndPlan> {
     let key = Key::new(subject.text()).ok()?;
     Some((key, plan.to_owned()))
 }

@@ -16,7 +16,7 @@ impl HttpAnswer<'_> {
             "held": reserved.expires_in_us.is_some(),
             "expires_after_us": reserved.expires_in_us,
         });
-        self.repeated().with(held)
+        self.repeated().with_members(held)
     }
 
     /// With what became of a settle.
@@ -28,7 +28,7 @@ impl HttpAnswer<'_> {
             SettleOutcome::Expired => "expired",
             SettleOutcome::Unknown => "unknown",
         };
-        self.with(json!({
+        self.with_members(json!({
             "request_id": id.as_str(),
             "settlement": outcome,
             "held": settlement.held,
@@ -41,10 +41,10 @@ impl HttpAnswer<'_> {
     /// With whether the id was known.
     pub(in crate::http) fn repeated(self) -> Self {
         let repeated = self.decision.is_repeated;
-        self.with(json!({ "repeated": repeated }))
+        self.with_members(json!({ "repeated": repeated }))
     }
 
-    fn with(mut self, more: Value) -> Self {
+    fn with_members(mut self, more: Value) -> Self {
         merge(&mut self.beside, more);
         self
     }

@@ -41,7 +41,7 @@ pub struct ExplainKey(Box<dyn Fn(Key, String) -> Explaining + Send + Sync>);
 
 impl ExplainKey {
     /// Explains by this limiter, on the runtime of its store.
-    pub fn by<S: Store>(limiter: Arc<Limiter<S>>) -> Self {
+    pub fn new<S: Store>(limiter: Arc<Limiter<S>>) -> Self {
         Self(Box::new(move |key, plan| {
             let limiter = limiter.clone();
             Box::pin(async move { limiter.explain(key, &plan, None).await })

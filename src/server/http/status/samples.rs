@@ -60,7 +60,7 @@ impl PlanCounts {
     }
 
     /// What was counted since `earlier`.
-    fn since(self, earlier: Self) -> Self {
+    fn counted_since(self, earlier: Self) -> Self {
         Self {
             allowed: self.allowed.saturating_sub(earlier.allowed),
             denied: self.denied.saturating_sub(earlier.denied),
@@ -114,7 +114,7 @@ impl Sample {
     }
 
     /// What was counted between `earlier`, a sample of the same plans, and this one.
-    fn since(&self, earlier: &Self) -> Recent {
+    fn counted_since(&self, earlier: &Self) -> Recent {
         let errors = self.store_errors.iter().zip(earlier.store_errors);
         Recent {
             span: self.at.saturating_duration_since(earlier.at),
@@ -122,7 +122,7 @@ impl Sample {
                 .plans
                 .iter()
                 .zip(&earlier.plans)
-                .map(|(now, then)| now.since(*then))
+                .map(|(now, then)| now.counted_since(*then))
                 .collect(),
             durations: difference(&self.durations, &earlier.durations),
             store_durations: difference(&self.store_durations, &earlier.store_durations),
@@ -159,7 +159,7 @@ impl Samples {
             .0
             .front()
             .filter(|oldest| age(oldest) >= SPACING)
-            .map(|oldest| sample.since(oldest));
+            .map(|oldest| sample.counted_since(oldest));
         if self
             .0
             .back()

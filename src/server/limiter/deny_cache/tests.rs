@@ -75,7 +75,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn of(plan: &Plan) -> Self {
+    fn for_plan(plan: &Plan) -> Self {
         Self {
             states: plan.limits().iter().map(State::fresh).collect(),
             now_us: 4_000_000_000_000_777,
@@ -107,7 +107,7 @@ impl Counters {
 fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
     for algorithm in Algorithm::EVERY {
         let plan = plan(&[(algorithm, 1_000)]);
-        let mut counters = Counters::of(&plan);
+        let mut counters = Counters::for_plan(&plan);
         let one = check(&plan, "key", 1);
         let denied = (0..5).map(|_| counters.charge(&one)).last().unwrap();
         let wait_us = denied.wait_us(plan.limits(), 1);
@@ -184,7 +184,7 @@ fn an_allowed_request_is_not_noted() {
 #[test]
 fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
     let plan = plan(&[(BUCKET, 1_000)]);
-    let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
+    let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
     counters.charge(&check(&plan, "key", 2));
     let three = check(&plan, "key", 3);
     cache.remember(&three, &counters.charge(&three), 0);
@@ -205,7 +205,7 @@ fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
 #[test]
 fn a_log_s_denial_answers_its_own_cost_and_each_cost_has_one() {
     let plan = plan(&[(Algorithm::SlidingLog, 1_000)]);
-    let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
+    let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
     for _ in 0..4 {
         counters.charge(&check(&plan, "key", 1));
         counters.now_us += 1_000;
@@ -406,7 +406,7 @@ fn a_key_is_forgotten_for_all_plans_of_one_counts_as_only() {
 #[test]
 fn every_cost_of_a_log_is_forgotten() {
     let plan = plan(&[(Algorithm::SlidingLog, 3_600_000)]);
-    let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
+    let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
     counters.charge(&check(&plan, "key", 4));
     for cost in 1..=4 {
         let check = check(&plan, "key", cost);
@@ -455,7 +455,7 @@ proptest! {
         requests in proptest::collection::vec((0..700_u64, 1..5_u64, 0..8_u64), 1..80),
     ) {
         let plan = plan(&limits);
-        let (cache, mut counters) = (DenyCache::new(10), Counters::of(&plan));
+        let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
         let start_us = counters.now_us;
         let mut on_its_way = None;
         for (step_us, cost, what) in requests {
@@ -468,7 +468,7 @@ proptest! {
             match what {
                 0..=1 => {
                     if what == 0 {
-                        counters = Counters { now_us: counters.now_us, ..Counters::of(&plan) };
+                        counters = Counters { now_us: counters.now_us, ..Counters::for_plan(&plan) };
                     } else {
                         decide(plan.limits(), &mut counters.states, counters.now_us, check.cost, Mode::Refund);
                     }
@@ -491,7 +491,7 @@ proptest! {
         requests in proptest::collection::vec((0..700_u64, 1..5_u64, 1..9_u64, any::<bool>()), 1..80),
     ) {
         let (mine, larger) = (plan(&limits), plan_of(8, &limits));
-        let (cache, mut counters) = (DenyCache::new(10), Counters::of(&mine));
+        let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&mine));
         let start_us = counters.now_us;
         for (step_us, cost, others_cost, elsewhere) in requests {
             counters.now_us += step_us;

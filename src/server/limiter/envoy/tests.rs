@@ -102,7 +102,7 @@ fn limiter() -> Limiter<Recorder> {
     limiter_that(Answers::All)
 }
 
-pub(super) fn of(plan: &str, user: &str, units: u64) -> Descriptor {
+pub(super) fn described(plan: &str, user: &str, units: u64) -> Descriptor {
     let entry = |name: &str, value: &str| Entry {
         name: name.to_owned(),
         value: value.to_owned(),
@@ -118,7 +118,7 @@ pub(super) fn of(plan: &str, user: &str, units: u64) -> Descriptor {
 pub(super) fn refund(plan: &str, units: u64) -> Descriptor {
     Descriptor {
         refunds: true,
-        ..of(plan, "al", units)
+        ..described(plan, "al", units)
     }
 }
 
@@ -162,11 +162,11 @@ pub(super) const fn allowed(remaining: u64) -> Told {
 async fn descriptors_are_decided_each_by_itself_and_all_in_one_store_call() {
     let limiter = limiter();
     let call = vec![
-        of("ten", "al", 4),
-        of("ten", "al", 5),
-        of("unlimited", "al", 9),
-        of("ten", "al", 3),
-        of("ten", "bo", 1),
+        described("ten", "al", 4),
+        described("ten", "al", 5),
+        described("unlimited", "al", 9),
+        described("ten", "al", 3),
+        described("ten", "bo", 1),
     ];
     let told = ask_in(&limiter, "allow", call).await;
     let unlimited = (Outcome::Allowed, DecidedBy::Plan, None);
@@ -185,7 +185,7 @@ async fn descriptors_are_decided_each_by_itself_and_all_in_one_store_call() {
     let decided = limiter
         .decide_descriptors(
             "allow",
-            vec![of("ten", "bo", 1), of("blocked", "al", 1)],
+            vec![described("ten", "bo", 1), described("blocked", "al", 1)],
             None,
         )
         .await
@@ -216,12 +216,12 @@ async fn descriptors_are_decided_each_by_itself_and_all_in_one_store_call() {
 #[tokio::test]
 async fn no_units_ask_without_taking_and_units_are_given_back() {
     let limiter = limiter();
-    assert_eq!(ask(&limiter, of("ten", "al", 0)).await, allowed(10));
-    assert_eq!(ask(&limiter, of("ten", "al", 9)).await, allowed(1));
+    assert_eq!(ask(&limiter, described("ten", "al", 0)).await, allowed(10));
+    assert_eq!(ask(&limiter, described("ten", "al", 9)).await, allowed(1));
     assert_eq!(ask(&limiter, refund("ten", 4)).await, allowed(5));
-    assert_eq!(ask(&limiter, of("ten", "al", 5)).await, allowed(0));
+    assert_eq!(ask(&limiter, described("ten", "al", 5)).await, allowed(0));
     assert_eq!(
-        ask(&limiter, of("ten", "al", 0)).await,
+        ask(&limiter, described("ten", "al", 0)).await,
         (Outcome::Denied, DecidedBy::Store, Some(0))
     );
     assert_eq!(
@@ -248,20 +248,23 @@ async fn no_units_ask_without_taking_and_units_are_given_back() {
 #[tokio::test]
 async fn a_denial_that_is_remembered_is_forgotten_when_units_are_given_back() {
     let limiter = limiter();
-    assert_eq!(ask(&limiter, of("ten", "al", 10)).await, allowed(0));
-    assert_eq!(ask(&limiter, of("ten", "al", 1)).await.1, DecidedBy::Store);
+    assert_eq!(ask(&limiter, described("ten", "al", 10)).await, allowed(0));
     assert_eq!(
-        ask(&limiter, of("ten", "al", 1)).await.1,
+        ask(&limiter, described("ten", "al", 1)).await.1,
+        DecidedBy::Store
+    );
+    assert_eq!(
+        ask(&limiter, described("ten", "al", 1)).await.1,
         DecidedBy::DenyCache
     );
     assert_eq!(ask(&limiter, refund("ten", 2)).await, allowed(2));
-    assert_eq!(ask(&limiter, of("ten", "al", 2)).await, allowed(0));
+    assert_eq!(ask(&limiter, described("ten", "al", 2)).await, allowed(0));
 }
 
 #[tokio::test]
 async fn a_limit_of_the_callers_own_is_counted_apart_for_each_unit_and_keeps_no_quota() {
     let limiter = limiter();
-    let minute = |quota, units| with_limit(of("ten", "al", units), quota, RateUnit::Minute);
+    let minute = |quota, units| with_limit(described("ten", "al", units), quota, RateUnit::Minute);
     assert_eq!(ask(&limiter, minute(5, 3)).await, allowed(2));
     assert_eq!(
         ask(&limiter, minute(7, 3)).await,
@@ -269,11 +272,15 @@ async fn a_limit_of_the_callers_own_is_counted_apart_for_each_unit_and_keeps_no_
         "the usage is that of the unit, whatever the quota"
     );
     assert_eq!(
-        ask(&limiter, with_limit(of("ten", "al", 3), 5, RateUnit::Week)).await,
+        ask(
+            &limiter,
+            with_limit(described("ten", "al", 3), 5, RateUnit::Week)
+        )
+        .await,
         allowed(2)
     );
     assert_eq!(
-        ask(&limiter, of("ten", "al", 1)).await,
+        ask(&limiter, described("ten", "al", 1)).await,
         allowed(9),
         "the plan counts for itself"
     );
@@ -296,7 +303,7 @@ async fn a_limit_of_the_callers_own_is_counted_apart_for_each_unit_and_keeps_no_
     assert_eq!(
         ask(
             &limiter,
-            with_limit(of("shadow", "al", 6), 5, RateUnit::Day)
+            with_limit(described("shadow", "al", 6), 5, RateUnit::Day)
         )
         .await
         .0,
@@ -309,7 +316,7 @@ async fn a_limit_of_the_callers_own_needs_no_rule_and_leaves_nothing_behind() {
     let limiter = limiter();
     // In a domain that denies, too: counted by domain.
     for domain in ["deny", "allow"] {
-        let own = with_limit(of("no such plan", "al", 1), 1, RateUnit::Hour);
+        let own = with_limit(described("no such plan", "al", 1), 1, RateUnit::Hour);
         let told = ask_in(&limiter, domain, vec![own.clone(), own]).await;
         assert_eq!(
             told,
@@ -322,7 +329,11 @@ async fn a_limit_of_the_callers_own_needs_no_rule_and_leaves_nothing_behind() {
         assert_ne!(
             ask(
                 &limiter,
-                with_limit(of("ten", "bo", u64::from(quota)), quota, RateUnit::Year)
+                with_limit(
+                    described("ten", "bo", u64::from(quota)),
+                    quota,
+                    RateUnit::Year
+                )
             )
             .await
             .0,
@@ -347,19 +358,19 @@ async fn a_descriptor_without_a_rule_gets_what_its_domain_says() {
         ("plan", allowed(9)),
     ] {
         assert_eq!(
-            ask_in(&limiter, domain, vec![of("none", "al", 1)]).await,
+            ask_in(&limiter, domain, vec![described("none", "al", 1)]).await,
             [told],
             "{domain}"
         );
     }
     assert_eq!(
-        ask_in(&limiter, "plan", vec![of("other", "al", 1)]).await,
+        ask_in(&limiter, "plan", vec![described("other", "al", 1)]).await,
         [allowed(9)],
         "another key"
     );
     assert_eq!(limiter.totals().unmatched, [3, 1]);
     let unknown = limiter
-        .decide_descriptors("alow", vec![of("ten", "al", 1)], None)
+        .decide_descriptors("alow", vec![described("ten", "al", 1)], None)
         .await
         .unwrap_err();
     assert_eq!(
@@ -373,9 +384,9 @@ async fn a_store_that_is_late_for_the_caller_is_replaced_by_policy_and_not_blame
     let limiter = limiter_that(Answers::Never);
     let caller = Some(CallerDeadline::new(Duration::from_millis(20)));
     let descriptors = vec![
-        of("ten", "al", 1),
-        of("allow", "al", 1),
-        of("deny", "al", 1),
+        described("ten", "al", 1),
+        described("allow", "al", 1),
+        described("deny", "al", 1),
         refund("ten", 1),
     ];
     let decided = limiter
@@ -404,7 +415,7 @@ async fn a_store_that_is_late_for_the_caller_is_replaced_by_policy_and_not_blame
     );
     let none = Some(CallerDeadline::new(Duration::ZERO));
     let late = limiter
-        .decide_descriptors("allow", vec![of("ten", "al", 1)], none)
+        .decide_descriptors("allow", vec![described("ten", "al", 1)], none)
         .await
         .unwrap_err();
     assert_eq!(late, EnvoyRefusal::Refused(Refusal::CallerDeadline));
@@ -417,7 +428,7 @@ async fn without_a_store_a_limit_of_the_callers_own_is_shared_among_the_replicas
     let mut granted = 0;
     // A third of 20, rounded up; the plan's own share is four.
     for _ in 0..9 {
-        let own = with_limit(of("ten", "al", 1), 20, RateUnit::Hour);
+        let own = with_limit(described("ten", "al", 1), 20, RateUnit::Hour);
         granted += u32::from(
             limiter
                 .decide_descriptors("allow", vec![own], caller())
@@ -433,7 +444,7 @@ async fn without_a_store_a_limit_of_the_callers_own_is_shared_among_the_replicas
 async fn an_overloaded_server_refuses_the_call_and_no_policy_answers() {
     let limiter = limiter_that(Answers::Overloaded);
     let refused = limiter
-        .decide_descriptors("allow", vec![of("allow", "al", 1)], None)
+        .decide_descriptors("allow", vec![described("allow", "al", 1)], None)
         .await
         .unwrap_err();
     assert_eq!(refused, EnvoyRefusal::Refused(Refusal::Overloaded));
@@ -448,7 +459,7 @@ async fn a_reload_takes_up_rules_with_the_plans_that_they_name() {
         Arc::new(Clock0),
     );
     let unserved = limiter
-        .decide_descriptors("allow", vec![of("ten", "al", 1)], None)
+        .decide_descriptors("allow", vec![described("ten", "al", 1)], None)
         .await
         .unwrap_err();
     assert_eq!(
@@ -458,7 +469,7 @@ async fn a_reload_takes_up_rules_with_the_plans_that_they_name() {
     let hash = limiter.snapshot().config_hash().to_owned();
     limiter.reload(with_rules(plans()));
     assert!(limiter.serves_envoy() && limiter.snapshot().config_hash() != hash);
-    assert_eq!(ask(&limiter, of("ten", "al", 1)).await, allowed(9));
+    assert_eq!(ask(&limiter, described("ten", "al", 1)).await, allowed(9));
     // Only the rules change, then only a plan: both are taken up.
     let other = Domain::new(
         Unmatched::Allow,
@@ -469,7 +480,10 @@ async fn a_reload_takes_up_rules_with_the_plans_that_they_name() {
         DenialBody::None,
         [("allow".to_owned(), other)],
     )));
-    assert_eq!(ask(&limiter, of("ten", "al", 1)).await.0, Outcome::Denied);
+    assert_eq!(
+        ask(&limiter, described("ten", "al", 1)).await.0,
+        Outcome::Denied
+    );
     let edited: PlanSet = plans()
         .iter()
         .map(|of| {
@@ -481,7 +495,7 @@ async fn a_reload_takes_up_rules_with_the_plans_that_they_name() {
         })
         .collect();
     limiter.reload(with_rules(edited));
-    assert_eq!(ask(&limiter, of("ten", "al", 1)).await, allowed(3));
+    assert_eq!(ask(&limiter, described("ten", "al", 1)).await, allowed(3));
 }
 
 #[tokio::test]
@@ -497,25 +511,31 @@ async fn the_decision_for_the_client_is_the_denial_with_the_longest_wait_or_the_
     );
     for (descriptors, binds) in [
         (
-            vec![of("unlimited", "a", 1), of("ten", "a", 1)],
+            vec![described("unlimited", "a", 1), described("ten", "a", 1)],
             Some("ten"),
         ),
-        (vec![of("none", "a", 1)], None),
-        (vec![of("ten", "b", 1), of("allow", "b", 2)], Some("allow")),
-        (vec![of("ten", "c", 2), of("allow", "c", 2)], Some("ten")),
+        (vec![described("none", "a", 1)], None),
+        (
+            vec![described("ten", "b", 1), described("allow", "b", 2)],
+            Some("allow"),
+        ),
+        (
+            vec![described("ten", "c", 2), described("allow", "c", 2)],
+            Some("ten"),
+        ),
         (
             vec![
-                of("ten", "d", 11),
-                of("allow", "d", 2),
-                of("blocked", "d", 1),
+                described("ten", "d", 11),
+                described("allow", "d", 2),
+                described("blocked", "d", 1),
             ],
             Some("ten"),
         ),
         (
             vec![
-                of("allow", "e", 10),
-                of("allow", "e", 1),
-                of("shadow", "e", 11),
+                described("allow", "e", 10),
+                described("allow", "e", 1),
+                described("shadow", "e", 11),
             ],
             Some("allow"),
         ),
@@ -544,7 +564,7 @@ async fn a_reset_forgets_what_limits_that_envoy_brought_along_have_counted() {
         (Outcome::Denied, DecidedBy::Store, Some(0)),
     );
     for unit in RateUnit::ALL {
-        let brought = |user, units| with_limit(of("ten", user, units), 5, unit);
+        let brought = |user, units| with_limit(described("ten", user, units), 5, unit);
         assert_eq!(
             (
                 ask(&limiter, brought("al", 5)).await,

@@ -73,7 +73,7 @@ impl RuntimeOverrides {
     }
 
     /// What is set after a change.
-    pub(super) fn after(
+    pub(super) fn after_change(
         &self,
         version: OverrideVersion,
         removed: &[(Arc<str>, OverrideSubject)],

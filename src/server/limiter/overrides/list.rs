@@ -89,7 +89,7 @@ impl Overrides {
             }
         };
         let listed = listed(query, plans, (&known, now_us));
-        let mut rest = after(listed, &query.page_token)?;
+        let mut rest = after_token(listed, &query.page_token)?;
         let more = rest.len() > size;
         rest.truncate(size);
         let next = rest.last().filter(|_| more).map(ListedOverride::token);
@@ -157,7 +157,7 @@ fn listed(
 }
 
 /// What follows the place of a token. Where that is no longer listed, what would have followed it.
-fn after(listed: Vec<ListedOverride>, token: &str) -> Result<Vec<ListedOverride>, String> {
+fn after_token(listed: Vec<ListedOverride>, token: &str) -> Result<Vec<ListedOverride>, String> {
     if token.is_empty() {
         return Ok(listed);
     }

@@ -76,7 +76,7 @@ fn replica(clock: &SetClock, beside: Option<&Replica>) -> Replica {
         ))),
     };
     let overrides = match beside {
-        Some(other) => other.overrides.beside(common.clone()),
+        Some(other) => other.overrides.other_replica(common.clone()),
         None => Overrides::new(common.clone(), StoreRegistry::default()),
     };
     Replica {

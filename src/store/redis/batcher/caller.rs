@@ -92,7 +92,7 @@ impl Caller {
     }
 
     /// The same of a request with an id, or about holds.
-    pub(super) fn of_hold(
+    pub(super) fn for_hold(
         permit: QueuePermit,
         deadline: Duration,
     ) -> (Self, oneshot::Receiver<Result<HoldAnswer, StoreError>>) {
@@ -195,7 +195,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 impl Caller {
     /// A caller that counts as nobody's place. It has gone once the receiver is dropped.
-    pub(in crate::redis) fn of_a_test() -> (Self, oneshot::Receiver<Answer>) {
+    pub(in crate::redis) fn for_test() -> (Self, oneshot::Receiver<Answer>) {
         Self::alone(
             QueuePermit {
                 waiting: Arc::new(AtomicUsize::new(1)),

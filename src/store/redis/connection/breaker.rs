@@ -280,12 +280,12 @@ impl Breaker {
         let usual = PAUSE_FIRST
             .saturating_mul(1 << self.failed_probes.min(10))
             .min(PAUSE_MAX);
-        within(self.pace.pause_max(usual), jitter)
+        random_within(self.pace.pause_max(usual), jitter)
     }
 }
 
 /// A random duration from zero to `bound`, which is at most four seconds ("full jitter").
-pub(in crate::redis) fn within(bound: Duration, jitter: u64) -> Duration {
+pub(in crate::redis) fn random_within(bound: Duration, jitter: u64) -> Duration {
     // Both factors have at most 32 bits: the bound in nanoseconds, and the upper half of the random number.
     let bound_ns = u32::try_from(bound.as_nanos()).unwrap_or(u32::MAX);
     Duration::from_nanos((u64::from(bound_ns) * (jitter >> 32)) >> 32)

@@ -149,7 +149,7 @@ impl ConnectionManager {
     }
 
     /// Waits until Redis is down, see [`ConnectionState::Down`].
-    pub(in crate::redis) async fn down(&self) {
+    pub(in crate::redis) async fn wait_until_down(&self) {
         let _ = self
             .state
             .connection_state

@@ -190,7 +190,7 @@ fn read(
     {
         number += 1;
         if number % PROGRESS_LINES == 0 {
-            progress.at(number, log.read.load(Ordering::Relaxed));
+            progress.draw(number, log.read.load(Ordering::Relaxed));
         }
         let read = match line {
             Line::Text([]) => continue,

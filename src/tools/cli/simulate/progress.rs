@@ -28,7 +28,7 @@ impl ProgressBar {
     }
 
     /// Draws, unless it was just done. What cannot be drawn is lost.
-    pub(super) fn at(&mut self, lines: u64, read: u64) {
+    pub(super) fn draw(&mut self, lines: u64, read: u64) {
         if !self.is_shown || self.drawn.is_some_and(|drawn| drawn.elapsed() < EVERY) {
             return;
         }

@@ -9,7 +9,7 @@ use tollgate_core::utc::Utc;
 /// The report as one object, over several lines.
 pub fn json(report: &Report) -> String {
     let variants: Vec<Value> = (0..report.variants.len())
-        .map(|variant| of_variant(report, variant))
+        .map(|variant| variant_json(report, variant))
         .collect();
     let report = value!({
         "log": log(report),
@@ -66,7 +66,7 @@ fn limit(limit: &LimitReport) -> Value {
     })
 }
 
-fn of_variant(report: &Report, variant: usize) -> Value {
+fn variant_json(report: &Report, variant: usize) -> Value {
     let spacing = match report.variants[variant].spacing {
         None => "as_stamped",
         Some(RequestSpacing::AsStamped) => "bursts",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::tests::{
-    Answers, Recorder, Told, allowed, ask_in, limiter_of, of, refund, with_limit, with_rules,
+    Answers, Recorder, Told, allowed, ask_in, described, limiter_of, refund, with_limit, with_rules,
 };
 use super::*;
 use crate::limiter::tests::plans;
@@ -43,9 +43,9 @@ async fn a_denied_descriptor_leaves_the_others_uncharged() {
     let limiter = limiter();
     let pair = || {
         vec![
-            of("ten", "al", 8),
-            of("shadow", "al", 1),
-            of("ten", "bo", 1),
+            described("ten", "al", 8),
+            described("shadow", "al", 1),
+            described("ten", "bo", 1),
         ]
     };
     assert_eq!(
@@ -69,7 +69,7 @@ async fn a_denied_descriptor_leaves_the_others_uncharged() {
         ask_in(
             &limiter,
             "allow",
-            vec![of("ten", "al", 2), of("ten", "bo", 1)]
+            vec![described("ten", "al", 2), described("ten", "bo", 1)]
         )
         .await,
         [allowed(0), allowed(8)]
@@ -85,7 +85,7 @@ async fn the_same_count_twice_adds_up_and_a_plan_in_shadow_mode_denies_nothing()
         ask_in(
             &limiter,
             "allow",
-            vec![of("ten", "al", 6), of("ten", "al", 5)]
+            vec![described("ten", "al", 6), described("ten", "al", 5)]
         )
         .await,
         [by_plan(Outcome::OtherDenied), by_plan(Outcome::NeverFits)]
@@ -94,7 +94,7 @@ async fn the_same_count_twice_adds_up_and_a_plan_in_shadow_mode_denies_nothing()
         ask_in(
             &limiter,
             "allow",
-            vec![of("shadow", "al", 10), of("ten", "al", 1)]
+            vec![described("shadow", "al", 10), described("ten", "al", 1)]
         )
         .await,
         [allowed(0), allowed(9)]
@@ -103,7 +103,7 @@ async fn the_same_count_twice_adds_up_and_a_plan_in_shadow_mode_denies_nothing()
         ask_in(
             &limiter,
             "allow",
-            vec![of("shadow", "al", 1), of("ten", "al", 1)]
+            vec![described("shadow", "al", 1), described("ten", "al", 1)]
         )
         .await,
         [
@@ -115,7 +115,7 @@ async fn the_same_count_twice_adds_up_and_a_plan_in_shadow_mode_denies_nothing()
         ask_in(
             &limiter,
             "allow",
-            vec![of("unlimited", "al", 9), of("ten", "al", 9)]
+            vec![described("unlimited", "al", 9), described("ten", "al", 9)]
         )
         .await,
         [by_plan(Outcome::OtherDenied), denied(8)]
@@ -125,13 +125,13 @@ async fn the_same_count_twice_adds_up_and_a_plan_in_shadow_mode_denies_nothing()
 #[tokio::test]
 async fn a_descriptor_without_a_rule_denies_the_whole_or_takes_no_part() {
     let limiter = limiter();
-    let pair = || vec![of("none", "al", 1), of("ten", "al", 1)];
+    let pair = || vec![described("none", "al", 1), described("ten", "al", 1)];
     assert_eq!(
         ask_in(&limiter, "deny", pair()).await,
         [by_plan(Outcome::Denied), by_plan(Outcome::OtherDenied)]
     );
     assert_eq!(
-        ask_in(&limiter, "deny", vec![of("none", "al", 1)]).await,
+        ask_in(&limiter, "deny", vec![described("none", "al", 1)]).await,
         [by_plan(Outcome::Denied)]
     );
     assert_eq!(
@@ -141,9 +141,9 @@ async fn a_descriptor_without_a_rule_denies_the_whole_or_takes_no_part() {
     );
     // In a denied whole, too, it takes no part.
     let denied_whole = vec![
-        of("none", "al", 1),
-        of("blocked", "al", 1),
-        of("ten", "al", 1),
+        described("none", "al", 1),
+        described("blocked", "al", 1),
+        described("ten", "al", 1),
     ];
     assert_eq!(
         ask_in(&limiter, "allow", denied_whole).await,
@@ -158,7 +158,7 @@ async fn a_descriptor_without_a_rule_denies_the_whole_or_takes_no_part() {
         ask_in(
             &limiter,
             "plan",
-            vec![of("none", "al", 8), of("ten", "al", 10)]
+            vec![described("none", "al", 8), described("ten", "al", 10)]
         )
         .await,
         [other_denied(10), denied(9)]
@@ -169,7 +169,7 @@ async fn a_descriptor_without_a_rule_denies_the_whole_or_takes_no_part() {
 #[tokio::test]
 async fn no_units_take_part_as_a_peek_of_one() {
     let limiter = limiter();
-    let pair = |al, bo| vec![of("ten", "al", al), of("ten", "bo", bo)];
+    let pair = |al, bo| vec![described("ten", "al", al), described("ten", "bo", bo)];
     assert_eq!(
         ask_in(&limiter, "allow", pair(0, 3)).await,
         [allowed(10), allowed(7)]
@@ -188,7 +188,12 @@ async fn no_units_take_part_as_a_peek_of_one() {
         [denied(0), other_denied(7)]
     );
     // It takes nothing from those behind it, and sees those before it.
-    let same = |first, second| vec![of("ten", "bo", first), of("ten", "bo", second)];
+    let same = |first, second| {
+        vec![
+            described("ten", "bo", first),
+            described("ten", "bo", second),
+        ]
+    };
     assert_eq!(
         ask_in(&limiter, "allow", same(7, 0)).await,
         [other_denied(7), denied(7)]
@@ -208,10 +213,14 @@ async fn no_units_take_part_as_a_peek_of_one() {
 async fn units_come_back_whatever_the_whole_says() {
     let limiter = limiter();
     assert_eq!(
-        ask_in(&limiter, "allow", vec![of("ten", "al", 10)]).await,
+        ask_in(&limiter, "allow", vec![described("ten", "al", 10)]).await,
         [allowed(0)]
     );
-    let call = vec![of("blocked", "al", 1), refund("ten", 4), of("ten", "bo", 1)];
+    let call = vec![
+        described("blocked", "al", 1),
+        refund("ten", 4),
+        described("ten", "bo", 1),
+    ];
     assert_eq!(
         ask_in(&limiter, "allow", call).await,
         [
@@ -221,7 +230,11 @@ async fn units_come_back_whatever_the_whole_says() {
         ]
     );
     // They are back before the others are decided, wherever they stand.
-    let call = vec![of("ten", "al", 6), refund("ten", 2), of("ten", "bo", 1)];
+    let call = vec![
+        described("ten", "al", 6),
+        refund("ten", 2),
+        described("ten", "bo", 1),
+    ];
     assert_eq!(
         ask_in(&limiter, "allow", call).await,
         [allowed(0), allowed(6), allowed(9)]
@@ -236,20 +249,20 @@ async fn units_come_back_whatever_the_whole_says() {
 async fn at_most_eight_are_decided_together() {
     let limiter = limiter();
     let users = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    let eight = || users.map(|user| of("ten", user, 1)).to_vec();
+    let eight = || users.map(|user| described("ten", user, 1)).to_vec();
     let with = |more: Descriptor| eight().into_iter().chain([more]).collect::<Vec<_>>();
-    for not_decided in [of("none", "al", 1), refund("ten", 1)] {
+    for not_decided in [described("none", "al", 1), refund("ten", 1)] {
         assert!(decide(&limiter, with(not_decided)).await.allowed());
     }
-    let own = with_limit(of("none", "al", 1), 5, RateUnit::Hour);
-    for ninth in [of("ten", "i", 1), of("ten", "i", 0), own] {
+    let own = with_limit(described("none", "al", 1), 5, RateUnit::Hour);
+    for ninth in [described("ten", "i", 1), described("ten", "i", 0), own] {
         let refused = limiter.decide_descriptors("allow", with(ninth), None).await;
         assert_eq!(
             refused.unwrap_err().to_string(),
             "9 descriptors would be decided together, by a rule, a plan of unmatched or a limit of their own: send 8 at most"
         );
     }
-    let mut ninth = with(of("none", "al", 1));
+    let mut ninth = with(described("none", "al", 1));
     let refused = limiter
         .decide_descriptors("plan", ninth.clone(), None)
         .await;
@@ -266,13 +279,13 @@ async fn at_most_eight_are_decided_together() {
 #[tokio::test]
 async fn a_limit_of_the_callers_own_takes_part() {
     let limiter = limiter();
-    let own = |units| with_limit(of("none", "al", units), 5, RateUnit::Hour);
+    let own = |units| with_limit(described("none", "al", units), 5, RateUnit::Hour);
     assert_eq!(
-        ask_in(&limiter, "deny", vec![own(5), of("ten", "al", 1)]).await,
+        ask_in(&limiter, "deny", vec![own(5), described("ten", "al", 1)]).await,
         [allowed(0), allowed(9)]
     );
     assert_eq!(
-        ask_in(&limiter, "deny", vec![of("ten", "al", 1), own(1)]).await,
+        ask_in(&limiter, "deny", vec![described("ten", "al", 1), own(1)]).await,
         [other_denied(9), denied(0)]
     );
 }
@@ -282,16 +295,16 @@ async fn one_descriptor_alone_is_decided_as_ever() {
     let limiter = limiter();
     for expected in [allowed(0), denied(0)] {
         let units = if expected == allowed(0) { 10 } else { 1 };
-        let call = vec![of("none", "al", 1), of("ten", "al", units)];
+        let call = vec![described("none", "al", 1), described("ten", "al", units)];
         assert_eq!(ask_in(&limiter, "allow", call).await[1], expected);
     }
     let remembered = (Outcome::Denied, DecidedBy::DenyCache, Some(0));
     assert_eq!(
-        ask_in(&limiter, "allow", vec![of("ten", "al", 1)]).await,
+        ask_in(&limiter, "allow", vec![described("ten", "al", 1)]).await,
         [remembered]
     );
     assert_eq!(
-        ask_in(&limiter, "allow", vec![of("none", "al", 1)]).await,
+        ask_in(&limiter, "allow", vec![described("none", "al", 1)]).await,
         [by_plan(Outcome::Allowed)]
     );
     assert_eq!(limiter.totals().joint, [1, 2, 0]);
@@ -313,8 +326,8 @@ async fn a_store_that_is_late_for_the_proxy_is_replaced_by_policies_for_all_or_n
     };
     // Ten for three replicas are four for this one.
     let by_policies = ask(vec![
-        of("ten", "al", 4),
-        of("allow", "al", 1),
+        described("ten", "al", 4),
+        described("allow", "al", 1),
         refund("ten", 1),
     ])
     .await;
@@ -326,7 +339,7 @@ async fn a_store_that_is_late_for_the_proxy_is_replaced_by_policies_for_all_or_n
             (Outcome::Allowed, DecidedBy::FailOpen)
         ]
     );
-    let denied = ask(vec![of("deny", "al", 1), of("ten", "bo", 4)]).await;
+    let denied = ask(vec![described("deny", "al", 1), described("ten", "bo", 4)]).await;
     assert_eq!(
         denied,
         [
@@ -334,13 +347,13 @@ async fn a_store_that_is_late_for_the_proxy_is_replaced_by_policies_for_all_or_n
             (Outcome::OtherDenied, DecidedBy::LocalFallback)
         ]
     );
-    let uncharged = ask(vec![of("ten", "bo", 4), of("allow", "al", 1)]).await;
+    let uncharged = ask(vec![described("ten", "bo", 4), described("allow", "al", 1)]).await;
     assert_eq!(uncharged[0], (Outcome::Allowed, DecidedBy::LocalFallback));
     let totals = limiter.totals();
     assert_eq!(totals.store_errors.iter().sum::<u64>(), 0);
     assert!(totals.count(crate::limiter::LimiterCounter::CallerDeadlines) >= 6);
     let overloaded = limiter_that(Answers::Overloaded);
-    let pair = vec![of("allow", "al", 1), of("ten", "al", 1)];
+    let pair = vec![described("allow", "al", 1), described("ten", "al", 1)];
     let refused = overloaded.decide_descriptors("allow", pair, None).await;
     assert_eq!(
         refused.unwrap_err(),

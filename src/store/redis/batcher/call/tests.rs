@@ -231,7 +231,7 @@ fn a_reply_of_an_unknown_form_is_an_error() {
 
 #[test]
 fn a_reply_that_tells_the_time_has_the_call_sent_again_while_somebody_waits() {
-    let (caller, _waits) = Caller::of_a_test();
+    let (caller, _waits) = Caller::for_test();
     let mut request = ScriptRequest::named(
         "n".to_owned(),
         plans()[4].clone(),

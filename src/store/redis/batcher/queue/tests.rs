@@ -57,7 +57,7 @@ fn searching(mut request: ScriptRequest, logs: usize) -> ScriptRequest {
 
 /// Gives the request a caller, which waits as long as the receiver is kept.
 fn with_caller(mut request: ScriptRequest) -> (ScriptRequest, oneshot::Receiver<Answer>) {
-    let (caller, answered) = Caller::of_a_test();
+    let (caller, answered) = Caller::for_test();
     request.caller = Some(caller);
     (request, answered)
 }

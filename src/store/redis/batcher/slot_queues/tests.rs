@@ -53,7 +53,7 @@ fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
 
 /// Gives the request a caller, which waits as long as the receiver is kept.
 fn with_caller(mut request: ScriptRequest) -> (ScriptRequest, oneshot::Receiver<Answer>) {
-    let (caller, answered) = Caller::of_a_test();
+    let (caller, answered) = Caller::for_test();
     request.caller = Some(caller);
     (request, answered)
 }
