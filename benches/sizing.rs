@@ -45,7 +45,7 @@ fn positive(text: &str) -> Result<f64, String> {
         .parse()
         .ok()
         .filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "this is no number above 0".to_owned())
+    number.ok_or_else(|| "this is not a number above 0".to_owned())
 }
 
 fn main() {

@@ -27,7 +27,7 @@ async def connected(_: FastAPI):
 
 
 def ask(request: Request, response: Response) -> None:
-    """A dependency. FastAPI calls it in a thread, since it is no coroutine."""
+    """A dependency. FastAPI calls it in a thread, since it is not a coroutine."""
     question = limit.question(request)
     try:
         answer = tollgate.ShouldAllow(question, timeout=limit.DEADLINE_S)

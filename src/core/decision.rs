@@ -153,7 +153,7 @@ impl Decision {
         }
     }
 
-    /// Units that a request could take: the least of the rate limits, 0 where no hold may be opened. Free slots are no units, and
+    /// Units that a request could take: the least of the rate limits, 0 where no hold may be opened. Free slots are not units, and
     /// count where there is no rate limit.
     #[inline]
     fn remaining(&self) -> Option<u64> {

@@ -85,7 +85,7 @@ impl Key {
         }
     }
 
-    /// The same key in a shard of any text, where an error would let the request pass uncounted. An empty text is no shard. A text
+    /// The same key in a shard of any text, where an error would let the request pass uncounted. An empty text is not a shard. A text
     /// above [`SHARD_BYTES_MAX`] is its beginning and a hash of 128 bits, so different texts are different shards.
     pub fn in_any_shard(self, text: String) -> Self {
         let shard = if text.len() > SHARD_BYTES_MAX {

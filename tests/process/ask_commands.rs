@@ -351,7 +351,7 @@ fn a_server_that_is_not_there_or_silent_or_no_tollgate_gets_a_sentence() {
         ask(
             "50051",
             &[],
-            "is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path",
+            "is not an address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path",
         );
         ask(
             &absent,

@@ -58,19 +58,23 @@ fn a_config_that_is_named_and_wrong_ends_the_start_with_2() {
 
 #[test]
 fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
-    assert_fails(&["--store", "nonsense"], 2, "store.url is no URL");
+    assert_fails(&["--store", "nonsense"], 2, "store.url is not a URL");
     assert_fails(&["--store", "redis://"], 2, "names no host");
     assert_fails(
         &["--store", "http://localhost"],
         2,
-        "has a scheme that is no store's; write memory:, redis://",
+        "has a scheme that is not a store's; write memory:, redis://",
     );
     assert_fails(
         &["--store", "redis-sentinel://localhost"],
         2,
         "sentinelServiceName",
     );
-    assert_fails(&["--listen", "50051"], 2, "is no address; write host:port");
+    assert_fails(
+        &["--listen", "50051"],
+        2,
+        "is not an address; write host:port",
+    );
     assert_fails(
         &["--log-level", "loud"],
         2,

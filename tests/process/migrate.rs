@@ -69,7 +69,7 @@ fn a_file_with_errors_is_not_converted() {
     );
     assert_eq!((code, yaml.as_str()), (Some(1), ""));
     assert!(
-        said.contains("descriptors[0].rate_limit.unit is no unit") && said.contains("(line 4)"),
+        said.contains("descriptors[0].rate_limit.unit is not a unit") && said.contains("(line 4)"),
         "{said}"
     );
     let (code, yaml, said) =

@@ -54,7 +54,7 @@ fn rules() -> Vec<Value> {
 fn text(value: &Value) -> String {
     value
         .as_str()
-        .unwrap_or_else(|| panic!("{value} is no text"))
+        .unwrap_or_else(|| panic!("{value} is not a text"))
         .to_owned()
 }
 

@@ -276,7 +276,7 @@ fn what_is_wrong_is_said_in_a_sentence_with_the_right_exit_code() {
     folder.assert_fails(
         &["--key", "$remote_adr"],
         2,
-        "--key: $remote_adr is no field of this log; did you mean $remote_addr?",
+        "--key: $remote_adr is not a field of this log; did you mean $remote_addr?",
     );
     folder.assert_fails(
         &["--plan", "fre"],
@@ -291,11 +291,11 @@ fn what_is_wrong_is_said_in_a_sentence_with_the_right_exit_code() {
     folder.assert_fails(
         &["--format", "combind"],
         2,
-        "--format: \"combind\" is no format; write combined",
+        "--format: \"combind\" is not a format; write combined",
     );
     folder.assert_fails(&["--format", "$a$b"], 2, "nothing stands between $a and $b");
-    folder.assert_fails(&["--cost", "none"], 2, "--cost: \"none\" is no cost");
-    folder.assert_fails(&["--time", "$when"], 2, "$when is no field of this log");
+    folder.assert_fails(&["--cost", "none"], 2, "--cost: \"none\" is not a cost");
+    folder.assert_fails(&["--time", "$when"], 2, "$when is not a field of this log");
     folder.assert_fails(
         &["--svg", "/nowhere/chart.svg"],
         1,

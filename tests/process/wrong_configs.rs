@@ -72,21 +72,21 @@ const CALENDARS: &[Row] = &[
         "plans:\n  p:\n    limits:\n      - { quota: 5, window: quarter, zone: nowhere }\n",
         &[
             "1 error\n",
-            "plans.p.limits[0].window is \"quarter\", which is no duration; write 10s, 1m, 1h, or day, week, month (line 4)",
+            "plans.p.limits[0].window is \"quarter\", which is not a duration; write 10s, 1m, 1h, or day, week, month (line 4)",
         ],
     ),
     (
         "plans: { p: { limits: [ { quota: 5, window: Month } ] } }",
         &[
             "1 error\n",
-            "window is \"Month\", which is no duration; write",
+            "window is \"Month\", which is not a duration; write",
         ],
     ),
     (
         "plans: { p: { limits: [ { quota: 5, window: month, zone: Europe/Berln, starts: 31 } ] } }",
         &[
             "2 errors",
-            "plans.p.limits[0].zone is \"Europe/Berln\", which is no time zone; did you mean \"Europe/Berlin\"?",
+            "plans.p.limits[0].zone is \"Europe/Berln\", which is not a time zone; did you mean \"Europe/Berlin\"?",
             "plans.p.limits[0].starts is 31; a month starts on day 1 to 28",
         ],
     ),
@@ -94,7 +94,7 @@ const CALENDARS: &[Row] = &[
         "plans: { p: { limits: [ { quota: 5, window: day, zone: '+02:00', starts: monday } ] } }",
         &[
             "2 errors",
-            "zone is \"+02:00\", which is no time zone; write a name of the tz database, such as Europe/Berlin",
+            "zone is \"+02:00\", which is not a time zone; write a name of the tz database, such as Europe/Berlin",
             "starts belongs to week and month; remove it",
         ],
     ),
@@ -103,7 +103,7 @@ const CALENDARS: &[Row] = &[
         &[
             "2 errors",
             "starts is \"noon\"; a week starts on monday to sunday",
-            "zone is \"\", which is no time zone; write",
+            "zone is \"\", which is not a time zone; write",
         ],
     ),
     (
@@ -171,11 +171,11 @@ const NAMES: &[Row] = &[
         &[
             "6 errors",
             "workers is -1; it must be a whole number in digits alone, such as 1000 (line 3)",
-            "default_plan is \"nope\", which is no plan of this config (line 1)",
-            "plans.free.candidate is \"fre\", which is no plan of this config; did you mean \"free\"? (line 2)",
-            "check.plan[0] names the plan \"fee\", which is no plan of this config; did you mean \"free\"? (line 4)",
-            "envoy.domains.d.unmatched is \"frees\", which is no plan of this config; did you mean \"free\"? (line 5)",
-            "envoy.domains.d.rules[0].plan is \"x\", which is no plan of this config (line 5)",
+            "default_plan is \"nope\", which is not a plan of this config (line 1)",
+            "plans.free.candidate is \"fre\", which is not a plan of this config; did you mean \"free\"? (line 2)",
+            "check.plan[0] names the plan \"fee\", which is not a plan of this config; did you mean \"free\"? (line 4)",
+            "envoy.domains.d.unmatched is \"frees\", which is not a plan of this config; did you mean \"free\"? (line 5)",
+            "envoy.domains.d.rules[0].plan is \"x\", which is not a plan of this config (line 5)",
         ],
     ),
     (
@@ -211,7 +211,7 @@ const NAMES: &[Row] = &[
     ),
     (
         "plans: { 'a:b': { blocked: true } }\n",
-        &["plans.\"a:b\" is no name of a plan: it holds ':'"],
+        &["plans.\"a:b\" is not a name of a plan: it holds ':'"],
     ),
     (
         "url: redis://h\nplans: { a: { blocked: true } }\n",
@@ -245,7 +245,7 @@ const VALUES: &[Row] = &[
         "listen: { grpc: [nowhere, '0.0.0.0:2'], http: '0.0.0.0:3' }\nplans: { a: { blocked: true } }\n",
         &[
             "3 errors",
-            "listen.grpc[0] is wrong: \"nowhere\" is no address; write host:port",
+            "listen.grpc[0] is wrong: \"nowhere\" is not an address; write host:port",
             "listen.grpc[1] is 0.0.0.0:2, which other hosts can reach",
             "listen.http is 0.0.0.0:3, which other hosts can reach",
         ],
@@ -290,7 +290,7 @@ const VALUES: &[Row] = &[
     (
         "plans: { a: { blocked: true } }\ncheck: { subjects: [\n  { key: client_address, plan: ['default:b'] } ] }\n",
         &[
-            "check.subjects[0].plan[0] names the plan \"b\", which is no plan of this config (line 3)",
+            "check.subjects[0].plan[0] names the plan \"b\", which is not a plan of this config (line 3)",
         ],
     ),
     (

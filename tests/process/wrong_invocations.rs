@@ -97,7 +97,7 @@ const COMMANDS: &[Row] = &[
         "check {file} --explain-descriptor a",
         "",
         1,
-        &["\"a\" is no entry; write name=value"],
+        &["\"a\" is not an entry; write name=value"],
     ),
     (
         "check --explain-descriptor a=b {file}",
@@ -139,7 +139,7 @@ const ASKED: &[Row] = &[
         "try --key k --plan free --address 50051",
         "",
         2,
-        &["\"50051\" is no address; write host:port"],
+        &["\"50051\" is not an address; write host:port"],
     ),
     (
         "try --key k --plan free --address 127.0.0.1:1",

@@ -239,7 +239,7 @@ fn every_bad_input_has_its_answer_and_charges_nothing() {
     );
     let latin = ask_raw(&http, b"GET /v1/check HTTP/1.0\r\nX-Key: \xe9\r\n\r\n");
     assert!(
-        latin.status == 400 && latin.body.contains("the header x-key is no UTF-8"),
+        latin.status == 400 && latin.body.contains("the header x-key is not UTF-8"),
         "{latin:?}"
     );
 }

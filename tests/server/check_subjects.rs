@@ -277,7 +277,7 @@ fn out_of_bounds() -> Vec<(String, &'static str)> {
             format!("customer=a&org={}", long(65)),
             "subjects[0].shard has 65 bytes: at most 64",
         ),
-        ("customer=a&org=%ff".to_owned(), "org is no UTF-8"),
+        ("customer=a&org=%ff".to_owned(), "org is not UTF-8"),
         (
             "customer=a&org=%zz".to_owned(),
             "org has a % that two hexadecimal digits do not follow",
@@ -348,7 +348,7 @@ fn every_bad_input_has_its_answer_and_charges_nothing() {
     );
     fields(&[client, "X-Api-Key: a", "X-Plan: piad"]).assert_is_problem(
         404,
-        "subjects[0].plan is \\\"piad\\\", which is no plan; did you mean \\\"paid\\\"?",
+        "subjects[0].plan is \\\"piad\\\", which is not a plan; did you mean \\\"paid\\\"?",
         "",
     );
     assert_eq!(Scrape::of(&http).decisions().values().sum::<f64>(), 0.0);

@@ -143,7 +143,7 @@ fn cpu_us(redis: &Redis) -> u64 {
     ((seconds("used_cpu_sys:") + seconds("used_cpu_user:")) * 1e6) as u64
 }
 
-/// Each name stands in the decision once, and each plan has one limit, which is no log of an uncommon window.
+/// Each name stands in the decision once, and each plan has one limit, which is not a log of an uncommon window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn common_joint_decisions_take_the_short_path() {
     let needs_general =

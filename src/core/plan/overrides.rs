@@ -220,7 +220,7 @@ fn find<'a>(
     name: &str,
 ) -> Result<(usize, &'a Arc<Plan>), OverrideError> {
     plans.find_if_any(name).ok_or_else(|| {
-        let problem = format!("is {name:?}, which is no plan of this config");
+        let problem = format!("is {name:?}, which is not a plan of this config");
         OverrideError::new(field, OverrideFault::NotFound, problem)
     })
 }
@@ -284,7 +284,7 @@ fn place_of(plan: &Plan, quota: &LimitQuota, field: &str) -> Result<usize, Overr
             None => (
                 format!("{field}.name"),
                 format!(
-                    "is {name:?}, which is no limit of plan {:?}; it has {}",
+                    "is {name:?}, which is not a limit of plan {:?}; it has {}",
                     plan.name,
                     known()
                 ),

@@ -70,8 +70,9 @@ pub(super) fn fixed_window(node: Node, errors: &mut ErrorList) -> Option<Duratio
     match node.plain_text() {
         Some(text) if is_word(&text) => {
             let text = Quoted(&text);
-            let problem =
-                format!("is {text}, which is no duration; write 10s, 1m, 1h, or day, week, month");
+            let problem = format!(
+                "is {text}, which is not a duration; write 10s, 1m, 1h, or day, week, month"
+            );
             report(errors, &node.path, problem);
             None
         }
@@ -120,7 +121,7 @@ fn zone(node: Node, errors: &mut ErrorList) -> Option<Zone> {
         report(
             errors,
             &path,
-            format!("is {name}, which is no time zone; {right}"),
+            format!("is {name}, which is not a time zone; {right}"),
         );
     }
     zone

@@ -94,7 +94,7 @@ pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -
             None if is_full(errors) => {}
             None => {
                 let message = format!(
-                    "the variable {} is no setting; {}",
+                    "the variable {} is not a setting; {}",
                     shown(name),
                     suggestion_for(name)
                 );
@@ -314,7 +314,7 @@ mod tests {
         ] {
             let message = error_of(name);
             assert!(
-                message.contains(&format!("the variable {name} is no setting; ")),
+                message.contains(&format!("the variable {name} is not a setting; ")),
                 "{message}"
             );
             assert!(

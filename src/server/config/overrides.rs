@@ -240,7 +240,7 @@ fn expiry(node: Node, errors: &mut ErrorList) -> Option<u64> {
         report(
             errors,
             &path,
-            "is no time; write it as \"2027-01-01T00:00:00Z\"",
+            "is not a time; write it as \"2027-01-01T00:00:00Z\"",
         );
     }
     at_us

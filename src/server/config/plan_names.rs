@@ -38,7 +38,7 @@ impl PlanNames {
                 errors,
                 path,
                 format!(
-                    "{means} {}, which is no plan of this config{near}",
+                    "{means} {}, which is not a plan of this config{near}",
                     Quoted(name)
                 ),
             );

@@ -153,7 +153,11 @@ fn plan(
 ) -> Option<Plan> {
     let path = node.path.clone();
     if let Err(error) = check_name(name) {
-        report(errors, &path, format!("is no name of a plan: it {error}"));
+        report(
+            errors,
+            &path,
+            format!("is not a name of a plan: it {error}"),
+        );
     }
     let mut table = node.table(errors)?;
     let mut boolean = |field| {

@@ -229,7 +229,7 @@ fn unknown(path: &str) -> String {
     let path = without_indexes(path);
     let meant = environment::meant(&path);
     if !meant.is_empty() {
-        return format!("is no setting; did you mean {}?", meant.join(" or "));
+        return format!("is not a setting; did you mean {}?", meant.join(" or "));
     }
     let table = format!("{path}.");
     let below = |end| {
@@ -243,8 +243,8 @@ fn unknown(path: &str) -> String {
         .map(|(end, _)| below(end))
         .rfind(|below| !below.is_empty())
     {
-        Some(below) => format!("is no setting; there are {}", below.join(", ")),
-        None => "is no setting; `tollgate check --print` lists all".to_owned(),
+        Some(below) => format!("is not a setting; there are {}", below.join(", ")),
+        None => "is not a setting; `tollgate check --print` lists all".to_owned(),
     }
 }
 

@@ -462,11 +462,11 @@ fn a_default_plan_is_one_of_the_plans() {
     );
     assert_eq!(
         errors(&of("pp")),
-        ["default_plan is \"pp\", which is no plan of this config; did you mean \"p\"?"]
+        ["default_plan is \"pp\", which is not a plan of this config; did you mean \"p\"?"]
     );
     assert_eq!(
         errors(&of("other")),
-        ["default_plan is \"other\", which is no plan of this config"]
+        ["default_plan is \"other\", which is not a plan of this config"]
     );
     assert!(errors(&of("[p]"))[0].starts_with("default_plan is a list"));
     // A plan with errors is not reported as missing.

@@ -155,7 +155,7 @@ pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(
         .or_else(|error| decode_leniently(message).ok_or(error))
         .map_err(|error| {
             Status::invalid_argument(format!(
-                "the message is no valid protobuf for this method: {error}; strings must be UTF-8"
+                "the message is not valid protobuf for this method: {error}; strings must be UTF-8"
             ))
         })
 }

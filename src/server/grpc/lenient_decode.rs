@@ -15,7 +15,7 @@ const UNREADABLE: &str = "\0";
 
 /// The error message for such a request.
 pub(super) const ERROR_TEXT: &str =
-    "the request is no valid protobuf, or its key or plan is no UTF-8";
+    "the request is not valid protobuf, or its key or plan is not UTF-8";
 
 /// [`ShouldAllowBatchRequest`] with its requests not decoded.
 #[derive(Clone, PartialEq, Message)]

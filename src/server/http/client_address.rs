@@ -37,7 +37,7 @@ impl Proxies {
             .parse()
             .or_else(|_| entry.parse().map(|address: IpAddr| IpNet::from(address)));
         let network: IpNet = parsed.map_err(|_| {
-            "is no network; write one such as 10.0.0.0/8 or fd00::/8, an address, or unix for peers on Unix sockets".to_owned()
+            "is not a network; write one such as 10.0.0.0/8 or fd00::/8, an address, or unix for peers on Unix sockets".to_owned()
         })?;
         if network.addr() != network.network() {
             return Err(format!(

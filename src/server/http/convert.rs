@@ -72,7 +72,7 @@ impl<'a> HttpAnswer<'a> {
             .into_response()
     }
 
-    /// The response to a call that is no request to pass: where the key stands. There is nothing to send again, so no time for it.
+    /// The response to a call that is not a request to pass: where the key stands. There is nothing to send again, so no time for it.
     pub(super) fn told(self) -> Response {
         let mut headers = headers(self.decision, self.plan, self.form);
         headers.remove(RETRY_AFTER);
@@ -334,7 +334,7 @@ fn violated(decision: &Decision) -> Vec<&str> {
         .filter(|status| status.retry_after_us.is_some());
     let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
     if names.is_empty() {
-        // A cost that never fits has no wait, and too many open holds are no limit of the plan.
+        // A cost that never fits has no wait, and too many open holds are not a limit of the plan.
         let never_fits = decision.outcome == Outcome::NeverFits;
         let denies = |status: &&LimitStatus| never_fits || status.retry_after_us.is_some();
         let binding = decision.binding().filter(denies);

@@ -157,7 +157,7 @@ impl ParameterFields {
 
     /// Reads a body of type `application/x-www-form-urlencoded`.
     pub(super) fn from_form(body: &[u8], names: ParameterNames<'_>) -> Result<Self, String> {
-        let text = std::str::from_utf8(body).map_err(|_| "the form is no UTF-8".to_owned())?;
+        let text = std::str::from_utf8(body).map_err(|_| "the form is not UTF-8".to_owned())?;
         Self::from_pairs(text, Plus::Space, names)
     }
 
@@ -444,7 +444,7 @@ fn decode(name: &str, text: &str, plus: Plus) -> Result<String, String> {
     };
     let decoded = percent_decode_str(&spaced)
         .decode_utf8()
-        .map_err(|_| format!("{name} is no UTF-8"))?;
+        .map_err(|_| format!("{name} is not UTF-8"))?;
     Ok(decoded.into_owned())
 }
 
@@ -612,7 +612,7 @@ mod tests {
             r#"{"requests": [{"key": "u1", "plan": "free", "cost": 2, "shard": "acme"}, {"key": "acme", "plan": "org"}], "peek": true}"#,
         );
         let Asked::Joint(JointChecks { checks, names }) = found.unwrap().asked else {
-            panic!("it is no joint decision")
+            panic!("it is not a joint decision")
         };
         assert_eq!(names, ["requests[0]", "requests[1]"]);
         assert_eq!((checks[0].key.shard(), checks[0].cost.units()), ("acme", 2));
@@ -683,8 +683,8 @@ mod tests {
             ("key=&plan=p", "key is empty"),
             (&format!("key={}&plan=p", long(513)), "key has 513 bytes"),
             (&format!("key=a&plan={}", long(65)), "plan has 65 bytes"),
-            ("key=%ff&plan=p", "key is no UTF-8"),
-            ("key=+%ff&plan=p", "key is no UTF-8"),
+            ("key=%ff&plan=p", "key is not UTF-8"),
+            ("key=+%ff&plan=p", "key is not UTF-8"),
             (
                 "key=%zz&plan=p",
                 "key has a % that two hexadecimal digits do not follow; write %25",

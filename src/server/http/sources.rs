@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// The name of a parameter with a meaning of its own, which is no source.
+    /// The name of a parameter with a meaning of its own, which is not a source.
     pub fn taken_name(&self) -> Option<&str> {
         match self {
             Self::Parameter(name) => Some(&**name).filter(|name| OF_THE_CALL.contains(name)),
@@ -127,15 +127,19 @@ impl SubjectPart {
     fn right(self, name: &str) -> String {
         match self {
             Self::Key => format!(
-                "is no source of a key; write param:{name}, header:NAME, client_address, or some of these joined by +"
+                "is not a source of a key; write param:{name}, header:NAME, client_address, or some of these joined by +"
             ),
             Self::Plan => {
-                format!("is no source of a plan; write param:{name}, header:NAME or default:NAME")
+                format!(
+                    "is not a source of a plan; write param:{name}, header:NAME or default:NAME"
+                )
             }
             Self::Cost => {
-                format!("is no source of a cost; write param:{name}, header:NAME or default:NUMBER")
+                format!(
+                    "is not a source of a cost; write param:{name}, header:NAME or default:NUMBER"
+                )
             }
-            Self::Shard => format!("is no source of a shard; write param:{name} or header:NAME"),
+            Self::Shard => format!("is not a source of a shard; write param:{name} or header:NAME"),
         }
     }
 }

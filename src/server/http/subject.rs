@@ -319,7 +319,7 @@ fn header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Stri
         ));
     }
     let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_| format!("the header {name} is no UTF-8"))?;
+        .map_err(|_| format!("the header {name} is not UTF-8"))?;
     Ok(Some(text.trim_ascii())
         .filter(|text| !text.is_empty())
         .map(str::to_owned))
@@ -424,7 +424,7 @@ mod tests {
                 vec![("x-user", &b"ann"[..]), ("x-user", b"ben")],
                 "the header x-user is given twice; the proxy must send it once",
             ),
-            (vec![("x-user", b"\xff")], "the header x-user is no UTF-8"),
+            (vec![("x-user", b"\xff")], "the header x-user is not UTF-8"),
             (
                 vec![("x-org", b"a"), ("x-org", b"a")],
                 "the header x-org is given twice; the proxy must send it once",
@@ -570,7 +570,7 @@ mod tests {
             (
                 "u=a&units=1",
                 &[("x-org", b"\xff")],
-                "the header x-org is no UTF-8",
+                "the header x-org is not UTF-8",
             ),
         ] {
             let found = requests(&settings, query, fields).map(|_| ());

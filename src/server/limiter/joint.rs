@@ -58,7 +58,7 @@ impl JointRefusal {
             None => "`tollgate plans` lists all plans".to_owned(),
         };
         format!(
-            "{}.plan is {plan:?}, which is no plan; {right}",
+            "{}.plan is {plan:?}, which is not a plan; {right}",
             name(index)
         )
     }

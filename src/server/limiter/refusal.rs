@@ -21,7 +21,7 @@ pub enum Refusal {
         "the caller's deadline passed before a decision; a charge that was sent may still count"
     )]
     CallerDeadline,
-    /// The plan has a concurrency limit, and the request is no reserve.
+    /// The plan has a concurrency limit, and the request is not a reserve.
     #[error("plan {0} has a concurrency limit: call HoldService.Reserve")]
     NeedsReserve(Arc<str>),
     /// The plan has no limit that counts units, so there is nothing to record.

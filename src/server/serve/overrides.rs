@@ -14,7 +14,7 @@ use tollgate_store::{StoreError, StoreRegistry};
 const EVERY: Duration = Duration::from_millis(500);
 /// Random part of each pause, as a fraction, so that replicas do not stay in step.
 const JITTER: f64 = 0.1;
-/// Begins what Redis says of a key that is no hash.
+/// Begins what Redis says of a key that is not a hash.
 const OF_ANOTHER_TYPE: &str = "WRONGTYPE";
 /// How many times `store.deadline` a process that starts waits for the overrides, before it is ready without them.
 const START_DEADLINES: u32 = 4;

@@ -38,7 +38,7 @@ impl ClientSettings {
     ) -> Result<ClientTlsStream, String> {
         let name = self.server_name.as_deref().unwrap_or(host);
         let server_name = ServerName::try_from(name.to_owned())
-            .map_err(|_| format!("{name:?} is no host name; name that of the server's certificate by --tls-server-name"))?;
+            .map_err(|_| format!("{name:?} is not a host name; name that of the server's certificate by --tls-server-name"))?;
         let connector = TlsConnector::from(Arc::new(self.config()?));
         let shaken = connector.connect(server_name, stream).await;
         shaken.map_err(|error| format!("no TLS connection with {name}: {error}"))

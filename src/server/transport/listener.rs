@@ -142,7 +142,7 @@ impl fmt::Display for Address {
 /// The text is not a valid address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket, with ?mode=0660 \
+    "{0:?} is not an address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket, with ?mode=0660 \
      at its end for its permissions"
 )]
 pub struct AddressError(String);

@@ -98,7 +98,7 @@ pub struct RedisTls {
 impl RedisTarget {
     /// Parses a URL. Errors: a sentence that repeats no part of the URL, since it may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let url = Url::parse(text).map_err(|error| format!("is no URL ({error}); {RIGHT}"))?;
+        let url = Url::parse(text).map_err(|error| format!("is not a URL ({error}); {RIGHT}"))?;
         let (family, form) = scheme(&url)?;
         if url.fragment().is_some() {
             return Err("has a #; write %23 for one that is part of a password".to_owned());
@@ -266,7 +266,7 @@ fn scheme(url: &Url) -> Result<(bool, UrlForm), String> {
             Err("asks for TLS on a socket of this host; write redis+unix://".to_owned())
         }
         Some((family, form)) => Ok((family.1, form.1)),
-        None => Err(format!("has a scheme that is no store's; {RIGHT}")),
+        None => Err(format!("has a scheme that is not a store's; {RIGHT}")),
     }
 }
 
@@ -430,7 +430,7 @@ fn node(text: &str) -> Result<HostAndPort, String> {
         .filter(|address| !address.host.is_empty())
     });
     address.ok_or_else(|| {
-        "has a node that is no host:port; write &node=host2:6379 for each further one".to_owned()
+        "has a node that is not host:port; write &node=host2:6379 for each further one".to_owned()
     })
 }
 

@@ -61,7 +61,7 @@ fn entry(text: &str) -> Result<Entry, String> {
             value: value.to_owned(),
         }),
         _ => Err(format!(
-            "{text:?} is no entry; write name=value, such as remote_address=10.0.0.1"
+            "{text:?} is not an entry; write name=value, such as remote_address=10.0.0.1"
         )),
     }
 }
@@ -256,8 +256,13 @@ domain edge, descriptor [path=/api, user=al]
                 "has several domains; name one with --domain: edge, inner",
             ),
             ("edge: {}", Some("egde"), "a=b", "did you mean \"edge\"?"),
-            ("edge: {}", None, "a", "\"a\" is no entry; write name=value"),
-            ("edge: {}", None, "=b", "\"=b\" is no entry"),
+            (
+                "edge: {}",
+                None,
+                "a",
+                "\"a\" is not an entry; write name=value",
+            ),
+            ("edge: {}", None, "=b", "\"=b\" is not an entry"),
         ] {
             let sentence = told(domains, domain, &[entry]).unwrap_err();
             assert!(sentence.contains(part), "{sentence}");

@@ -50,7 +50,7 @@ impl Format {
             "csv" => Ok(Self::Csv),
             text if text.contains('$') => Layout::new(text).map(|_| Self::Layout(text.to_owned())),
             text => Err(format!(
-                "{text:?} is no format; write combined, common, json, csv, or nginx's log_format with its variables, such as '$remote_addr [$time_local] \"$request\"'"
+                "{text:?} is not a format; write combined, common, json, csv, or nginx's log_format with its variables, such as '$remote_addr [$time_local] \"$request\"'"
             )),
         }
     }
@@ -176,10 +176,10 @@ impl Fields {
             .collect();
         match nearest {
             Some((_, nearest)) => {
-                format!("${name} is no field of this log; did you mean ${nearest}?")
+                format!("${name} is not a field of this log; did you mean ${nearest}?")
             }
             None => format!(
-                "${name} is no field of this log; there are {}",
+                "${name} is not a field of this log; there are {}",
                 list.join(", ")
             ),
         }
@@ -345,7 +345,7 @@ mod tests {
         assert!(
             Format::parse("combinde")
                 .unwrap_err()
-                .contains("is no format; write combined")
+                .contains("is not a format; write combined")
         );
         assert!(
             Format::parse("$ x")

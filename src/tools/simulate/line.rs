@@ -175,8 +175,8 @@ impl LineReader {
             .at_us;
         request.cost = self.fixed_cost;
         if let Some(index) = self.cost {
-            request.cost =
-                number(value(index)).ok_or(Skipped::Unreadable("its cost is no whole number"))?;
+            request.cost = number(value(index))
+                .ok_or(Skipped::Unreadable("its cost is not a whole number"))?;
         }
         let plan = self.plan.map_or(self.fixed_plan.as_slice(), value);
         if plan.len() > NAME_BYTES_MAX {
@@ -236,7 +236,7 @@ fn cost(fields: &mut Fields, text: &str) -> Result<(u64, Option<usize>), String>
         (Some(index), _) => Ok((1, Some(index))),
         (None, Ok(units)) if units > 0 => Ok((units, None)),
         _ => Err(format!(
-            "{text:?} is no cost; write a whole number from 1, or a variable such as $request_length"
+            "{text:?} is not a cost; write a whole number from 1, or a variable such as $request_length"
         )),
     }
 }
@@ -325,7 +325,7 @@ mod tests {
         );
         assert_eq!(
             key("combined", "$remote_adr", LINE).unwrap_err(),
-            "--key: $remote_adr is no field of this log; did you mean $remote_addr?"
+            "--key: $remote_adr is not a field of this log; did you mean $remote_addr?"
         );
         assert!(
             key("combined", "a$", LINE)
@@ -337,7 +337,7 @@ mod tests {
         assert!(
             key("json", "$request", json)
                 .unwrap_err()
-                .contains("is no field")
+                .contains("is not a field")
         );
     }
 
@@ -369,12 +369,12 @@ mod tests {
         assert!(
             read(&options)
                 .unwrap_err()
-                .contains("its cost is no whole number")
+                .contains("its cost is not a whole number")
         );
         for wrong in ["0", "-1", "one", ""] {
             options.cost = wrong.to_owned();
             assert!(
-                read(&options).unwrap_err().contains("is no cost"),
+                read(&options).unwrap_err().contains("is not a cost"),
                 "{wrong}"
             );
         }

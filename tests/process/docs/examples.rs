@@ -113,7 +113,7 @@ fn every_tollgate_command_of_the_documents_is_understood() {
                 let known = super::reference::known_fields().contains(path);
                 assert!(
                     known && !value.is_empty(),
-                    "{}: {path} is no setting",
+                    "{}: {path} is not a setting",
                     document.path
                 );
             }

@@ -69,7 +69,7 @@ fn every_setting_that_is_named_is_one() {
                 .iter()
                 .any(|section| path.starts_with(section))
         {
-            assert!(is_known(path), "{document}: {path} is no setting");
+            assert!(is_known(path), "{document}: {path} is not a setting");
             named += 1;
         }
     }

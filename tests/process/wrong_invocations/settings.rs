@@ -9,7 +9,7 @@ pub(super) const NAMES: &[Row] = &[
         "",
         1,
         &[
-            "flags and environment: 1 error\n  foo is no setting; ",
+            "flags and environment: 1 error\n  foo is not a setting; ",
             "--print",
             "(flag --set foo)",
         ],
@@ -19,7 +19,7 @@ pub(super) const NAMES: &[Row] = &[
         "",
         1,
         &[
-            "stor.url is no setting; did you mean store.url? (flag --set stor.url)",
+            "stor.url is not a setting; did you mean store.url? (flag --set stor.url)",
             "!(line",
         ],
     ),
@@ -27,13 +27,13 @@ pub(super) const NAMES: &[Row] = &[
         "check {file} --set deadline=50ms",
         "",
         1,
-        &["deadline is no setting; did you mean store.deadline? (flag --set deadline)"],
+        &["deadline is not a setting; did you mean store.deadline? (flag --set deadline)"],
     ),
     (
         "check {file} --set store.tls_ca_file=/ca",
         "",
         1,
-        &["store.tls_ca_file is no setting; did you mean store.tls.ca_file?"],
+        &["store.tls_ca_file is not a setting; did you mean store.tls.ca_file?"],
     ),
     (
         "check {file} --set key_file=/k",
@@ -46,7 +46,7 @@ pub(super) const NAMES: &[Row] = &[
         "",
         1,
         &[
-            "store is no setting; there are store.url, ",
+            "store is not a setting; there are store.url, ",
             "(flag --set store)",
             "!(line",
         ],
@@ -97,7 +97,7 @@ pub(super) const NAMES: &[Row] = &[
         "check {file} --set workers.a=1",
         "",
         1,
-        &["workers.a is no setting; ", "(flag --set workers.a)"],
+        &["workers.a is not a setting; ", "(flag --set workers.a)"],
     ),
     (
         "check {file} --set c4naRyPassw0rd==",
@@ -110,7 +110,7 @@ pub(super) const NAMES: &[Row] = &[
         "TOLLGATE_STORE_URL=x",
         1,
         &[
-            "flags and environment: 1 error\n  the variable TOLLGATE_STORE_URL is no setting; write TOLLGATE_STORE__URL, with __ between",
+            "flags and environment: 1 error\n  the variable TOLLGATE_STORE_URL is not a setting; write TOLLGATE_STORE__URL, with __ between",
             "levels (environment)",
             "!(line",
         ],
@@ -152,14 +152,14 @@ pub(super) const NAMES: &[Row] = &[
         "check {file}",
         "tollgate_store__url=x",
         1,
-        &["the variable tollgate_store__url is no setting; write TOLLGATE_STORE__URL"],
+        &["the variable tollgate_store__url is not a setting; write TOLLGATE_STORE__URL"],
     ),
     (
         "check {file}",
         "TOLLGATE_STORE=redis://h",
         1,
         &[
-            "TOLLGATE_STORE is no setting",
+            "TOLLGATE_STORE is not a setting",
             "such as TOLLGATE_STORE__URL",
             "!(line",
         ],
@@ -168,7 +168,7 @@ pub(super) const NAMES: &[Row] = &[
         "serve --config {file} --listen {taken}",
         "TOLLGATE_FOO=1",
         2,
-        &["the variable TOLLGATE_FOO is no setting; remove it"],
+        &["the variable TOLLGATE_FOO is not a setting; remove it"],
     ),
 ];
 
@@ -244,7 +244,7 @@ pub(super) const VALUES: &[Row] = &[
         "",
         1,
         &[
-            "default_plan is \"nope\", which is no plan",
+            "default_plan is \"nope\", which is not a plan",
             "(flag --set default_plan)",
             "!free",
         ],
@@ -260,7 +260,7 @@ pub(super) const VALUES: &[Row] = &[
         "",
         1,
         &[
-            "store.url is no URL",
+            "store.url is not a URL",
             "write memory:, redis://",
             "(flag --store)",
         ],
@@ -288,7 +288,7 @@ pub(super) const VALUES: &[Row] = &[
         "",
         1,
         &[
-            "\"50051\" is no address; write host:port",
+            "\"50051\" is not an address; write host:port",
             "(flag --listen)",
         ],
     ),

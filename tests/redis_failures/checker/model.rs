@@ -169,7 +169,7 @@ impl Model {
         (until_us.low == until_us.high).then(|| until_us.low.saturating_sub(now_us))
     }
 
-    /// Whether this wait for the cost agrees with the charges. `None` is no wait: the cost passes now.
+    /// Whether this wait for the cost agrees with the charges. Without a wait, the cost passes now.
     pub fn waits(&self, now_us: u64, cost: u64, wait_us: Option<u64>) -> bool {
         match wait_us {
             None => self.may_pass(now_us, cost),

@@ -262,7 +262,7 @@ async fn an_invalid_joint_decision_decides_nothing_and_says_where() {
         (
             vec![good.clone(), part("k", "usr", "", 1)],
             Code::NotFound,
-            "requests[1].plan is \"usr\", which is no plan; did you mean \"user\"?",
+            "requests[1].plan is \"usr\", which is not a plan; did you mean \"user\"?",
         ),
         (
             vec![part(&"k".repeat(9_000), "user", "", 1)],

@@ -185,7 +185,7 @@ fn an_invalid_request_gets_its_error_and_charges_nothing() {
             "there are key, plan, cost, deny_status, peek, shard",
         ),
         ("key=a&key=b&plan=two", 400, "key is given twice"),
-        ("key=%ff&plan=two", 400, "key is no UTF-8"),
+        ("key=%ff&plan=two", 400, "key is not UTF-8"),
         ("key=%zz&plan=two", 400, "hexadecimal"),
         (
             &format!("key={}&plan=two", "x".repeat(513)),

@@ -88,7 +88,7 @@ fn requests_that_cannot_be_decided_say_which() {
     let (reply, _) = ask(&http, "", &unknown);
     reply.assert_is_problem(
         404,
-        "requests[1].plan is \\\"tow\\\", which is no plan; did you mean \\\"two\\\"?",
+        "requests[1].plan is \\\"tow\\\", which is not a plan; did you mean \\\"two\\\"?",
         &unknown,
     );
     let beside = json!({ "key": "k", "requests": [ { "key": "k", "plan": "two" } ] });

@@ -344,7 +344,7 @@ fn rate_limit(
             let (path, what) = if unit.is_empty() {
                 (&path, "has no unit")
             } else {
-                (&unit_path, "is no unit")
+                (&unit_path, "is not a unit")
             };
             report(
                 errors,

@@ -56,7 +56,7 @@ fn assert_converted(text: String) {
     };
     if let Err(errors) = Config::load(sources) {
         panic!(
-            "{text:?} became what is no config: {errors}\n{}",
+            "{text:?} became what is not a config: {errors}\n{}",
             converted.yaml
         );
     }

@@ -42,7 +42,7 @@ descriptors:
     let said = converted(text).unwrap_err();
     for words in [
         "standard input: 9 errors",
-        "descriptors[0].rate_limit.unit is no unit; write second, minute, hour, day, week, month or year (line 5)",
+        "descriptors[0].rate_limit.unit is not a unit; write second, minute, hour, day, week, month or year (line 5)",
         "descriptors[1] has no key (line 7)",
         "descriptors[2].valeu is not a field; did you mean value? (line 9)",
         "descriptors[3].share_threshold needs a value with a *; ratelimit refuses that too (line 10)",

@@ -33,7 +33,7 @@ fn a_candidate_is_another_plan_with_limits_and_counts_apart() {
         (
             with("strikt"),
             limits(5),
-            "is \"strikt\", which is no plan of this config",
+            "is \"strikt\", which is not a plan of this config",
         ),
         (
             with("strict"),

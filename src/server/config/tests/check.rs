@@ -64,11 +64,11 @@ const CHECK_ERRORS: &[(&str, &str)] = &[
     ("{ key: [] }", "check.key names no source; it has 1 to 8"),
     (
         "{ key: [x] }",
-        "check.key[0] is no source of a key; write param:key, header:NAME, client_address, or some of these joined by +",
+        "check.key[0] is not a source of a key; write param:key, header:NAME, client_address, or some of these joined by +",
     ),
     (
         "{ key: ['param:user'] }",
-        "check.key[0] is no source of a key",
+        "check.key[0] is not a source of a key",
     ),
     (
         "{ key: ['header:'] }",
@@ -80,7 +80,7 @@ const CHECK_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "{ key: ['header:x+'] }",
-        "check.key[0] is no source of a key",
+        "check.key[0] is not a source of a key",
     ),
     (
         "{ key: [client_address, 'param:key'] }",
@@ -88,7 +88,7 @@ const CHECK_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "{ key: ['a,a,a,a,a,a,a,a,a'] }",
-        "check.key[0] is no source",
+        "check.key[0] is not a source",
     ),
     (
         "{ key: 'a,a,a,a,a,a,a,a,a' }",
@@ -100,11 +100,11 @@ const CHECK_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "{ plan: ['param:key'] }",
-        "check.plan[0] is no source of a plan; write param:plan, header:NAME or default:NAME",
+        "check.plan[0] is not a source of a plan; write param:plan, header:NAME or default:NAME",
     ),
     (
         "{ plan: ['default:pp'] }",
-        "check.plan[0] names the plan \"pp\", which is no plan of this config; did you mean \"p\"?",
+        "check.plan[0] names the plan \"pp\", which is not a plan of this config; did you mean \"p\"?",
     ),
     (
         "{ plan: ['default:'] }",
@@ -120,7 +120,7 @@ const CHECK_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "{ trusted_proxies: [everyone] }",
-        "check.trusted_proxies[0] is no network; write one such as 10.0.0.0/8",
+        "check.trusted_proxies[0] is not a network; write one such as 10.0.0.0/8",
     ),
     (
         "{ trusted_proxies: ['::ffff:10.0.0.0/104'] }",
@@ -228,7 +228,7 @@ const SUBJECT_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "[ { key: [x], plan: 'default:p' } ]",
-        "check.subjects[0].key[0] is no source of a key; write param:NAME, header:NAME, client_address, or some of these joined by +",
+        "check.subjects[0].key[0] is not a source of a key; write param:NAME, header:NAME, client_address, or some of these joined by +",
     ),
     (
         "[ { key: 'param:Key', plan: 'default:p' } ]",
@@ -244,11 +244,11 @@ const SUBJECT_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "[ { key: client_address, plan: client_address } ]",
-        "check.subjects[0].plan[0] is no source of a plan; write param:NAME, header:NAME or default:NAME",
+        "check.subjects[0].plan[0] is not a source of a plan; write param:NAME, header:NAME or default:NAME",
     ),
     (
         "[ { key: client_address, plan: 'default:pp' } ]",
-        "check.subjects[0].plan[0] names the plan \"pp\", which is no plan of this config; did you mean \"p\"?",
+        "check.subjects[0].plan[0] names the plan \"pp\", which is not a plan of this config; did you mean \"p\"?",
     ),
     (
         "[ { key: client_address, plan: ['default:p', 'param:plan'] } ]",
@@ -264,7 +264,7 @@ const SUBJECT_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "[ { key: client_address, plan: 'default:p', cost: [client_address] } ]",
-        "check.subjects[0].cost[0] is no source of a cost; write param:NAME, header:NAME or default:NUMBER",
+        "check.subjects[0].cost[0] is not a source of a cost; write param:NAME, header:NAME or default:NUMBER",
     ),
     (
         "[ { key: client_address, plan: 'default:p', cost: ['default:1', 'param:cost'] } ]",
@@ -272,7 +272,7 @@ const SUBJECT_ERRORS: &[(&str, &str)] = &[
     ),
     (
         "[ { key: client_address, plan: 'default:p', shard: ['default:s'] } ]",
-        "check.subjects[0].shard[0] is no source of a shard; write param:NAME or header:NAME",
+        "check.subjects[0].shard[0] is not a source of a shard; write param:NAME or header:NAME",
     ),
     (
         "[ { key: client_address, plan: 'default:p', shard: [] } ]",
@@ -309,11 +309,11 @@ fn all_errors_of_subjects_are_found_at_once() {
     let expected = [
         "check.subjects stands beside check.key; keep one of them",
         "check.subjects stands beside check.plan; keep one of them",
-        "check.subjects[0].key[0] is no source of a key",
+        "check.subjects[0].key[0] is not a source of a key",
         "check.subjects[0].key has param:peek, which has a meaning of its own",
         "check.subjects[1] has no key",
-        "check.subjects[1].plan[0] is no source of a plan",
-        "check.subjects[1].cost[0] is no source of a cost",
+        "check.subjects[1].plan[0] is not a source of a plan",
+        "check.subjects[1].cost[0] is not a source of a cost",
         "check.subjects[1].optional is 2; it must be true or false",
     ];
     assert!(

@@ -76,11 +76,11 @@ fn every_error_of_rules_is_reported_with_its_path_and_the_right_form() {
     for (domain, wrong) in [
         (
             "unmatched: fre",
-            "envoy.domains.d.unmatched is \"fre\", which is no plan of this config; did you mean \"free\"?",
+            "envoy.domains.d.unmatched is \"fre\", which is not a plan of this config; did you mean \"free\"?",
         ),
         (
             "unmatched: block",
-            "is \"block\", which is no plan of this config; write allow, deny or the name of a plan",
+            "is \"block\", which is not a plan of this config; write allow, deny or the name of a plan",
         ),
         (
             "rule: []",
@@ -108,7 +108,7 @@ fn every_error_of_rules_is_reported_with_its_path_and_the_right_form() {
         ),
         (
             "rules: [ { descriptor: [a], plan: pad } ]",
-            "rules[0].plan is \"pad\", which is no plan of this config; did you mean \"paid\"?",
+            "rules[0].plan is \"pad\", which is not a plan of this config; did you mean \"paid\"?",
         ),
         (
             "rules: [ { descriptor: [a], plan: free, key: '{b}' } ]",

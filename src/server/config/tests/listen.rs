@@ -24,7 +24,10 @@ const ADMIN_ERRORS: &[(&str, &str)] = &[
         "admin: 'localhost.example.com:1', admin_token_file: /t",
         "admin listens on loopback",
     ),
-    ("admin: 'nowhere'", "is wrong: \"nowhere\" is no address"),
+    (
+        "admin: 'nowhere'",
+        "is wrong: \"nowhere\" is not an address",
+    ),
 ];
 
 #[test]

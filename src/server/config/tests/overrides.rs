@@ -93,10 +93,10 @@ fn every_error_is_told_with_its_place() {
             "overrides[0] has no effect; write use_plan or quotas",
             "overrides[1] has key and key_prefix; keep one",
             "overrides[1] has use_plan and quotas; keep one",
-            "overrides[2].plan is \"fre\", which is no plan of this config; did you mean \"free\"?",
-            "overrides[2].use_plan is \"nome\", which is no plan of this config; did you mean \"none\"?",
+            "overrides[2].plan is \"fre\", which is not a plan of this config; did you mean \"free\"?",
+            "overrides[2].use_plan is \"nome\", which is not a plan of this config; did you mean \"none\"?",
             "overrides[3].key is empty; it has 1 to 512 bytes",
-            "overrides[3].expires is no time; write it as \"2027-01-01T00:00:00Z\"",
+            "overrides[3].expires is not a time; write it as \"2027-01-01T00:00:00Z\"",
             "overrides[4] has no plan; name the plan whose limits are other ones",
         ],
     );
@@ -112,7 +112,7 @@ fn every_error_is_told_with_its_place() {
         &[
             "overrides[6] is of the same plan and key as overrides[0]",
             "overrides[0].use_plan is the plan itself; name another plan",
-            "overrides[1].quotas[0].name is \"hour\", which is no limit of plan \"free\"; it has \"minute\"",
+            "overrides[1].quotas[0].name is \"hour\", which is not a limit of plan \"free\"; it has \"minute\"",
             "overrides[2].quotas[0] has neither quota nor burst",
             "overrides[3].quotas[0].burst belongs to token_bucket only",
             "overrides[4].quotas need a plan with limits, which \"none\" is not; write use_plan",

@@ -59,7 +59,7 @@ fn a_variable_that_would_be_ignored_is_an_error() {
         assert!(
             found
                 .to_string()
-                .contains(&format!("the variable {name} is no setting; "))
+                .contains(&format!("the variable {name} is not a setting; "))
                 && !found.to_string().contains("canary")
         );
     }
@@ -177,7 +177,7 @@ fn a_text_is_read_as_it_was_saved() {
     }
     let found = errors("plans: { \"a\\nb\": { blocked: true } }");
     assert!(
-        found[0].starts_with("plans.\"a\\nb\" is no name of a plan"),
+        found[0].starts_with("plans.\"a\\nb\" is not a name of a plan"),
         "{found:?}"
     );
 }

@@ -43,7 +43,7 @@ impl Target {
     ) -> Result<Self, String> {
         let parsed: Result<Address, _> = address.parse();
         let address = parsed.map_err(|_| {
-            format!("{address:?} is no address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket")
+            format!("{address:?} is not an address; write host:port, such as 127.0.0.1:50051 or [::1]:50051, or unix:/path/to/socket")
         })?;
         match (&address, &tls) {
             (Address::Unix { .. }, Some(_)) => Err(format!(

@@ -120,7 +120,7 @@ impl ClientConnection {
             format!("settlement: {}", in_words(&outcome)),
             format!("held {held}, used {actual}, returned {returned}, excess {excess}"),
         ];
-        // The outcome of a peek is no news of a settle.
+        // The outcome of a peek is not news of a settle.
         report.lines.splice(..2, lines);
         let members = json!({ "request_id": id, "settlement": outcome, "held": held, "actual": actual,
             "returned": returned, "excess": excess });

@@ -83,7 +83,7 @@ fn in_bounds(field: &str, units: u64) -> Result<(), Status> {
     check_used(field, units).map_err(Status::invalid_argument)
 }
 
-/// Converts a lease, whose range the plan has. Errors: INVALID_ARGUMENT for one that is no length of time.
+/// Converts a lease, whose range the plan has. Errors: INVALID_ARGUMENT for one that is not a length of time.
 fn lease(ttl: Option<prost_types::Duration>) -> Result<Option<Duration>, Status> {
     let Some(ttl) = ttl else { return Ok(None) };
     let (seconds, nanos) = (u64::try_from(ttl.seconds), u32::try_from(ttl.nanos));

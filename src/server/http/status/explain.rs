@@ -162,7 +162,7 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
         .then(|| serde_json::from_slice(&body).ok())
         .flatten();
     let subject = subject.ok_or_else(|| {
-        bad_request("the body is no JSON object with the texts key and plan alone")
+        bad_request("the body is not a JSON object with the texts key and plan alone")
     })?;
     let key = Key::new(subject.key).map_err(|error| bad_request(&error.to_string()))?;
     check_requested_name(&subject.plan).map_err(|error| bad_request(&error))?;

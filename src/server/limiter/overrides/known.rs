@@ -19,7 +19,7 @@ pub(in crate::limiter) struct RuntimeOverrides {
     pub(super) version: OverrideVersion,
 }
 
-/// A record that is no override for this release.
+/// A record that is not an override for this release.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub(super) record: OverrideRecord,

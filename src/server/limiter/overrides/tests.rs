@@ -235,7 +235,7 @@ async fn every_way_to_a_decision_honours_an_override() {
     assert_eq!(explained.applied_override.unwrap().subject, prefix("al"));
     assert!(explained.next.overridden && explained.limits[0].used == 15);
     assert_eq!(one.limiter.limit_counter()("free", "alice"), 1);
-    // A shard is no part of it, and neither is the key in another one.
+    // A shard is not a part of it, and neither is the key in another one.
     let sharded = Check {
         key: alice.in_shard("x").unwrap(),
         ..request("free", 4)
@@ -419,7 +419,7 @@ async fn what_would_have_no_effect_is_refused_with_what_is_right() {
         (
             "free",
             numbers("minut", Some(1), None),
-            "quotas[0].name is \"minut\", which is no limit of plan \"free\"; it has \"minute\"; did you mean \"minute\"?",
+            "quotas[0].name is \"minut\", which is not a limit of plan \"free\"; it has \"minute\"; did you mean \"minute\"?",
         ),
         (
             "free",
@@ -501,7 +501,7 @@ async fn a_reload_decides_what_an_override_means() {
     assert_eq!(
         problems,
         [
-            "use_plan is \"starter\", which is no plan of this config",
+            "use_plan is \"starter\", which is not a plan of this config",
             ""
         ]
     );

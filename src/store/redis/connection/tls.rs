@@ -53,7 +53,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
     };
     for certificate in certificates("store.tls.ca_file", ca_file)? {
         roots.add(certificate).map_err(|error| {
-            format!("store.tls.ca_file holds what is no authority's certificate ({error})")
+            format!("store.tls.ca_file holds what is not an authority's certificate ({error})")
         })?;
     }
     Ok(roots)

@@ -69,7 +69,7 @@ fn the_error_for_a_wrong_url_says_what_would_be_right() {
     for (url, right) in [
         ("", "write redis://host:6379"),
         ("redis://", "names no host"),
-        ("redis://h:99999", "is no URL"),
+        ("redis://h:99999", "is not a URL"),
         ("redis://h/x", "0 to 255"),
         ("redis://h/256", "0 to 255"),
         ("http://h", "write redis://host:6379"),

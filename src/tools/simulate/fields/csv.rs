@@ -41,7 +41,7 @@ impl Csv {
         let mut ends = [0; FIELDS_MAX];
         values.text.resize(line.len(), 0);
         let count = read(line, &mut values.text, &mut ends)
-            .ok_or("it is no line of CSV; a quote may not be closed")?;
+            .ok_or("it is not a line of CSV; a quote may not be closed")?;
         if count != self.names.len() {
             return Err("it has another number of fields than the first line");
         }

@@ -40,7 +40,7 @@ pub(super) fn cut(names: &[String], line: &[u8], values: &mut Values) -> Result<
             next = index + 1;
         }
     };
-    read(line, &mut put).map_err(|_| "it is no object of JSON")
+    read(line, &mut put).map_err(|_| "it is not an object of JSON")
 }
 
 fn read(line: &[u8], put: &mut dyn FnMut(&str, &[u8])) -> Result<(), serde_json::Error> {

@@ -40,7 +40,7 @@ fn pop(packed: &mut &[u8]) -> Option<(u64, u64)> {
     Some((gap_us, units))
 }
 
-/// Appends the runs of a log. No runs are no bytes.
+/// Appends the runs of a log. No runs take no bytes.
 pub(super) fn pack(runs: &Runs, packed: &mut Vec<u8>) {
     let mut last_us = 0;
     for (at_us, units) in runs.iter() {

@@ -1,5 +1,5 @@
 -- The short way of a reserve and of a settle: as statements, by the text of the algorithms that request.lua describes. It is for a plan of
--- one limit without blocks that is no log, without slots, and whose holds do not release; for a key that has holds of this very plan
+-- one limit without blocks that is not a log, without slots, and whose holds do not release; for a key that has holds of this very plan
 -- alone, none of which has expired; and for an id that is new, or whose hold is open. It leaves `reply` nil for all that it does not decide,
 -- and has written nothing then. What costs most is each string and each field of one, so the notes are packed by one format.
 
