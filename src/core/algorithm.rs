@@ -49,7 +49,8 @@ pub use runs::Runs;
 pub use sliding_counter::Counter;
 pub use undo::{undo, undo_instants};
 
-/// Most units that a limit counts, where what has happened is charged beyond its quota. They fit the five bytes of a count in Redis.
+/// Maximum number of units that a limit counts, where what has happened is charged beyond its quota. They fit the five bytes of a
+/// count in Redis.
 pub const UNITS_MAX: u64 = (1 << 40) - 1;
 /// The same of a `sliding_log`, which keeps running totals modulo 2^17.
 pub const LOG_UNITS_MAX: u64 = (1 << 17) - 1;

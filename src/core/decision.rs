@@ -309,7 +309,7 @@ pub struct LimitStatus {
     pub window_us: u64,
     /// Whether all units come back at once, at the end of a fixed window.
     pub frees_at_once: bool,
-    /// Most units that one request can ever take: the burst of a `token_bucket`, else the quota.
+    /// Maximum number of units that one request can ever take: the burst of a `token_bucket`, else the quota.
     pub capacity: u64,
     /// Units that a request could take right now.
     pub remaining: u64,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::decision::{Decision, Outcome};
 use crate::key::{Cost, Key};
 
-/// Most requests of one joint decision.
+/// Maximum number of requests of one joint decision.
 pub const REQUESTS_MAX: usize = 8;
 
 /// The units that the requests of a joint decision ask for, by who is counted: a key under a `counts_as`.

@@ -4,8 +4,8 @@
 const EDITS_MAX: usize = 3;
 /// Among more names than this none is suggested. Checking the length of one name takes about 10 ns, so all take 3 us at most.
 const NAMES_MAX: usize = 256;
-/// Most letter pairs that a suggestion compares. A pair takes about 1.5 ns, so a suggestion takes 50 us at most. That is enough
-/// for 8 names of 64 letters, or for 256 of 11.
+/// Maximum number of letter pairs that a suggestion compares. A pair takes about 1.5 ns, so a suggestion takes 50 us at most.
+/// That is enough for 8 names of 64 letters, or for 256 of 11.
 const PAIRS_MAX: usize = 32_768;
 
 /// The nearest of the known names, if it is near enough to be a typing error, and finding it takes less than 100 us.
@@ -13,8 +13,8 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> 
     nearest_by(name, known, strsim::osa_distance)
 }
 
-/// Most letter pairs that a search for a time zone compares, about 0.3 ms: all zones of the database, of usual lengths. A config
-/// reports few errors, and nothing waits for it.
+/// Maximum number of letter pairs that a search for a time zone compares, about 0.3 ms: all zones of the database, of usual
+/// lengths. A config reports few errors, and nothing waits for it.
 const ZONE_PAIRS_MAX: usize = 200_000;
 
 /// The nearest of the known time zones, whatever the letter case, if it is near enough to be a typing error.

@@ -32,18 +32,18 @@ use std::sync::Arc;
 
 use crate::key::Cost;
 
-/// Most limits in one plan. Each adds one state to read and write per decision, and no known use needs more.
+/// Maximum number of limits in one plan. Each adds one state to read and write per decision, and no known use needs more.
 pub const LIMITS_MAX: usize = 8;
-/// Most plans in one config.
+/// Maximum number of plans in one config.
 pub const PLANS_MAX: usize = 10_000;
 /// Longest name of a plan or of a limit, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Stands between the group of a live plan and the name of its candidate, in the group that the candidate counts in.
 pub const CANDIDATE_SEPARATOR: char = ':';
 
-/// Most distinct limits of all plans with one `counts_as`. Redis may have to read a record of each at once.
+/// Maximum number of distinct limits of all plans with one `counts_as`. Redis may have to read a record of each at once.
 pub const SHARED_LIMITS_MAX: u16 = 1_024;
-/// Most of these that are of a `sliding_window`: a key's state has room for the runs of so many.
+/// Maximum number of these that are of a `sliding_window`: a key's state has room for the runs of so many.
 pub const SHARED_WINDOWS_MAX: u16 = 80;
 
 /// The distinct limits of all plans with one `counts_as`. A key's state may hold a record of each. All zero where the plans are

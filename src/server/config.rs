@@ -208,7 +208,7 @@ pub struct ConfigErrors {
     pub errors: Vec<ConfigError>,
 }
 
-/// Most errors in one line.
+/// Maximum number of errors in one line.
 const ERRORS_IN_LINE_MAX: usize = 10;
 /// Longest such line after its first error. It is also sent in a response header, and clients accept 8 KiB of headers.
 const LINE_BYTES_MAX: usize = 4 << 10;

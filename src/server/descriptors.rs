@@ -17,7 +17,7 @@ const HTTP_DIVISOR: usize = 8;
 const ADMIN_DIVISOR: usize = 32;
 const METRICS_DIVISOR: usize = 32;
 
-/// Most connections that peers may have, apart from the servers' own bounds.
+/// Maximum number of connections that peers may have, apart from the servers' own bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionCaps {
     /// Per worker.

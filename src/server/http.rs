@@ -52,10 +52,10 @@ use crate::tls::Tls;
 use crate::transport::{AuxServer, Connections, Drained, Listener, WorkerHandles};
 use tollgate_store::{Store, StoreRegistry};
 
-/// Most open connections; a new one then replaces the oldest idle one. A proxy keeps some for each of its own worker
+/// Maximum number of open connections; a new one then replaces the oldest idle one. A proxy keeps some for each of its own worker
 /// processes. Each takes some 20 KiB at most.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// Most open connections of the listener of metrics, by the same rule. A few scrapers and probes have one each.
+/// Maximum number of open connections of the listener of metrics, by the same rule. A few scrapers and probes have one each.
 const METRICS_CONNECTIONS_MAX: usize = 64;
 /// How long a large text of `/metrics` is given to further readers. Writing it takes milliseconds on the thread that answers
 /// probes.
@@ -109,7 +109,7 @@ pub struct HttpListeners {
     pub hosts: Arc<[HostName]>,
 }
 
-/// Most connections of each listener that the limit of open files allows.
+/// Maximum number of connections of each listener that the limit of open files allows.
 pub struct Caps {
     /// Of `HttpListeners::http`.
     pub http: usize,

@@ -63,7 +63,8 @@ pub use top::{
 use uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
 use unknown_plan_log::UnknownPlanLog;
 
-/// Most requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for long.
+/// Maximum number of requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for
+/// long.
 pub const BATCH_MAX: usize = 1_000;
 
 /// How a limiter treats its store.
@@ -74,7 +75,8 @@ pub struct LimiterSettings {
     /// Replicas that share the quotas, at least 1. Each enforces one share while the store cannot decide. See
     /// [`Limiter::share_among`].
     pub expected_replicas: u64,
-    /// Most denials to remember; their keys need no store call while they hold. 0 for none. An embedded store needs none.
+    /// Maximum number of denials to remember; their keys need no store call while they hold. 0 for none. An embedded store needs
+    /// none.
     pub deny_cache_entries: usize,
 }
 

@@ -33,7 +33,7 @@ pub struct ProcessFigures {
     pub open_files: Option<usize>,
 }
 
-/// Most files and sockets that this process may have open now; `None`: no limit.
+/// Maximum number of files and sockets that this process may have open now; `None`: no limit.
 pub fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }

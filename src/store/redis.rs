@@ -46,8 +46,8 @@ use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
-/// Most names in one script call. A call of 32 names has three quarters of the saving that larger calls would have. It occupies
-/// Redis for a tenth of a millisecond, unless its names have many requests or much state.
+/// Maximum number of names in one script call. A call of 32 names has three quarters of the saving that larger calls would have.
+/// It occupies Redis for a tenth of a millisecond, unless its names have many requests or much state.
 pub const SCRIPT_NAMES_MAX: usize = 32;
 
 /// Keeps the counters in one Redis: a server, a master named by Sentinels, or a Cluster.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::random;
 
-/// Most replicas that are counted. More of them would make the shares too small to be useful.
+/// Maximum number of replicas that are counted. More of them would make the shares too small to be useful.
 pub const REPLICAS_MAX: u64 = 10_000;
 
 /// Interval between two announcements of a replica.

@@ -128,7 +128,7 @@ fn regular(metadata: &Metadata) -> Result<(), ReadError> {
 /// replaces one on a mount that hangs can be read.
 type FileKey = (PathBuf, Option<(u64, u64, i64)>);
 
-/// Most reads of one path that may run or hang at once.
+/// Maximum number of reads of one path that may run or hang at once.
 const RUNNING_MAX: usize = 4;
 
 /// Reads that are running. One at a time per file, so that a file whose mount hangs holds one thread.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Reading;
 use crate::plan::Limit;
 
-/// Most points of one limit: the next unit, three quarters in between, and everything.
+/// Maximum number of points of one limit: the next unit, three quarters in between, and everything.
 pub const RELEASES_MAX: usize = 5;
 /// With so few missing units, each has a point of its own.
 const ONE_BY_ONE_MAX: u64 = 5;

@@ -23,11 +23,12 @@ pub use pattern::{EntryPattern, PATTERN_BYTES_MAX};
 pub use unit::{LimitOverride, RateUnit};
 pub use wildcard::Wildcard;
 
-/// Most domains in one config. A proxy has one, or one for each of its listeners.
+/// Maximum number of domains in one config. A proxy has one, or one for each of its listeners.
 pub const DOMAINS_MAX: usize = 1_000;
-/// Most rules in one config, over all domains: as many as plans.
+/// Maximum number of rules in one config, over all domains: as many as plans.
 pub const RULES_MAX: usize = 10_000;
-/// Most entries in the descriptor of a rule. Each comes from an action in a route of the proxy, which seldom has more than five.
+/// Maximum number of entries in the descriptor of a rule. Each comes from an action in a route of the proxy, which seldom has
+/// more than five.
 pub const ENTRIES_MAX: usize = 16;
 /// Longest name of a domain, in bytes.
 pub const DOMAIN_BYTES_MAX: usize = 256;

@@ -12,7 +12,7 @@ pub const LEASE_MIN: Duration = Duration::from_secs(1);
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Largest quota of a `concurrency` limit, and most open holds of a key and plan. A denial may look at all leases of the key.
 pub const OPEN_MAX: u32 = 1_000;
-/// Most ids that may be known for certain.
+/// Maximum number of ids that may be known for certain.
 pub const IDS_MAX: u32 = 100_000;
 
 /// How the holds of a plan behave.
@@ -26,7 +26,7 @@ pub struct HoldTerms {
     pub release_on_expiry: bool,
     /// How long an id is known after its hold ended or its charge, [`LEASE_MIN`] to [`LEASE_MAX`]. Default: ten minutes.
     pub remember: Duration,
-    /// Most open holds of a key and plan, 1 to [`OPEN_MAX`]. Default: 256, or the concurrency quota if that is more.
+    /// Maximum number of open holds of a key and plan, 1 to [`OPEN_MAX`]. Default: 256, or the concurrency quota if that is more.
     pub max_open: u32,
     /// Ids of a key that are known for certain, beside those of open holds: 1 to [`IDS_MAX`]. Default: 1,000.
     pub max_ids: u32,
@@ -137,7 +137,7 @@ impl Concurrency {
         &self.name
     }
 
-    /// Most holds of a key that are open at once.
+    /// Maximum number of holds of a key that are open at once.
     pub fn quota(&self) -> u32 {
         self.quota
     }

@@ -58,7 +58,7 @@ pub enum Algorithm {
     SlidingCounter,
     /// At most `burst + rate * t` in any interval `t`, by the generic cell rate algorithm (GCRA).
     TokenBucket {
-        /// Most units accepted at one instant from a fresh key, 1 to [`BURST_MAX`].
+        /// Maximum number of units accepted at one instant from a fresh key, 1 to [`BURST_MAX`].
         burst: u64,
     },
 }
@@ -321,7 +321,7 @@ impl Limit {
         self.algorithm
     }
 
-    /// Most units that one request can ever get: the burst of a `token_bucket`, else the quota.
+    /// Maximum number of units that one request can ever get: the burst of a `token_bucket`, else the quota.
     #[inline]
     pub fn capacity(&self) -> u64 {
         match self.algorithm {

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use super::{Algorithm, Limit, LimitError, Plan, PlanSet, Rule};
 use crate::key::KEY_BYTES_MAX;
 
-/// Most overrides of exact keys in one source.
+/// Maximum number of overrides of exact keys in one source.
 pub const OVERRIDE_KEYS_MAX: usize = 10_000;
-/// Most overrides of prefixes in one source.
+/// Maximum number of overrides of prefixes in one source.
 pub const OVERRIDE_PREFIXES_MAX: usize = 256;
 /// Longest reason, in bytes.
 pub const REASON_BYTES_MAX: usize = 200;

@@ -20,11 +20,11 @@ const LAME_DUCK_MAX: Duration = Duration::from_secs(3);
 const AGE_MIN: Duration = Duration::from_secs(1);
 const AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Most gRPC addresses; each takes a socket. A host has a few networks, and needs a Unix socket or two.
+/// Maximum number of gRPC addresses; each takes a socket. A host has a few networks, and needs a Unix socket or two.
 const ADDRESSES_MAX: usize = 64;
 /// Longest address: a name of 253 letters and a port, or a path of 108 bytes.
 const ADDRESS_BYTES_MAX: usize = 300;
-/// Most names of callers; each handshake compares all of them.
+/// Maximum number of names of callers; each handshake compares all of them.
 const CLIENT_NAMES_MAX: usize = 1_000;
 
 /// The checked section.

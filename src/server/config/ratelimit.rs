@@ -15,7 +15,7 @@ use self::descriptors::ConfiguredDomain;
 use super::tree::{ErrorList, Node, report};
 use super::{ConfigError, ConfigErrors, Sources, locate, source, yaml};
 
-/// Most rules of a converted config, as many as plans and rules can be served.
+/// Maximum number of rules of a converted config, as many as plans and rules can be served.
 const RULES_MAX: usize = tollgate_core::plan::PLANS_MAX - 1;
 
 /// A converted config.

@@ -17,9 +17,9 @@ use super::tree::{ErrorList, Node, Table, report};
 use super::warnings;
 use tollgate_store::clock::{Clock, SystemClock};
 
-/// Most warnings about overrides.
+/// Maximum number of warnings about overrides.
 const WARNINGS_MAX: usize = 10;
-/// Most workers, more than the largest hosts have cores. Each worker has a thread and, with Redis, a connection.
+/// Maximum number of workers, more than the largest hosts have cores. Each worker has a thread and, with Redis, a connection.
 const WORKERS_MAX: u64 = 1024;
 
 /// Checks all fields. Returns `None` after adding at least one error. It may also return a config after adding errors; the

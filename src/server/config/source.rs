@@ -14,7 +14,7 @@ use tollgate_store::small_file;
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 /// Longest path in a flag or variable. A plan's name, the longest part, has at most 64 letters.
 const PATH_BYTES_MAX: usize = 256;
-/// Most names in such a path.
+/// Maximum number of names in such a path.
 const PATH_NAMES_MAX: usize = 16;
 /// The error about a text that is not a path.
 const WRITE_A_PATH: &str = "a flag or variable names no path of a setting; write PATH=VALUE, such as --set store.deadline=50ms";

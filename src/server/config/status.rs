@@ -11,8 +11,8 @@ pub struct StatusSection {
     pub page: bool,
     /// How the keys that are limited, or use most, are shown. Default: as a hash.
     pub keys: ShownKeys,
-    /// Most keys that are counted for each plan, 10 to 1,000. Default: 1,000. With `N` denials in the last minute, a count is
-    /// too high by `N / top` at most, so fewer save memory, and more are more exact.
+    /// Maximum number of keys that are counted for each plan, 10 to 1,000. Default: 1,000. With `N` denials in the last minute, a
+    /// count is too high by `N / top` at most, so fewer save memory, and more are more exact.
     pub top: usize,
 }
 

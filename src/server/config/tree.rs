@@ -14,9 +14,9 @@ use super::source::origin_within;
 use tollgate_core::duration;
 use tollgate_core::nearest::nearest;
 
-/// Most letters of a name or value that a message repeats.
+/// Maximum number of letters of a name or value that a message repeats.
 const SHOWN_LETTERS_MAX: usize = 64;
-/// Most errors that are collected. A config of some megabytes can have hundreds of thousands.
+/// Maximum number of errors that are collected. A config of some megabytes can have hundreds of thousands.
 const ERRORS_MAX: usize = 1_000;
 /// Digits of the largest `u64`, 18,446,744,073,709,551,615. Only some numbers of so many digits fit, so messages say 19.
 const NUMBER_DIGITS_MAX: usize = 20;

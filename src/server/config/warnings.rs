@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_core::plan::{Limit, Plan, PlanSet};
 
-/// Most different plans of one group that are compared with each other; two are usual.
+/// Maximum number of different plans of one group that are compared with each other; two are usual.
 const FORMS_MAX: usize = 64;
 
 /// Warnings as sentences, at most one for each `counts_as`.

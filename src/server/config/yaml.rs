@@ -15,20 +15,20 @@ use super::{ConfigError, source::FILE_BYTES_MAX};
 
 /// Deepest nesting; a config needs six levels.
 const DEPTH_MAX: usize = 32;
-/// Most values, names included. The largest valid config has 1,020,000 in its plans: 10,000 plans of eight limits with all
-/// fields.
+/// Maximum number of values, names included. The largest valid config has 1,020,000 in its plans: 10,000 plans of eight limits
+/// with all fields.
 const VALUES_MAX: usize = 1_100_000;
 /// Values that a text may have through its aliases, beyond four per byte. So a short text stays small, and plans can still
 /// share a list of limits.
 const VALUES_FREE: usize = 10_000;
 /// The same in bytes of scalars and keys.
 const BYTES_FREE: usize = 64 << 10;
-/// Most tokens of a text; see [`count_tokens`]. The parser keeps all tokens of a `{…}` until it is complete, about 100 bytes
-/// each. The largest valid config, written that way with everything quoted, has 3.7 million.
+/// Maximum number of tokens of a text; see [`count_tokens`]. The parser keeps all tokens of a `{…}` until it is complete, about
+/// 100 bytes each. The largest valid config, written that way with everything quoted, has 3.7 million.
 const TOKENS_MAX: usize = 4_000_000;
-/// Most brackets that the parser allows to be open. At each token it checks every open bracket.
+/// Maximum number of brackets that the parser allows to be open. At each token it checks every open bracket.
 const BRACKETS_MAX: usize = 255;
-/// Most checks of open brackets: as if [`DEPTH_MAX`] were open all the time. The largest valid config needs a sixth.
+/// Maximum number of checks of open brackets: as if [`DEPTH_MAX`] were open all the time. The largest valid config needs a sixth.
 const BRACKET_CHECKS_MAX: usize = TOKENS_MAX * DEPTH_MAX;
 /// The parser's error for brackets that are nested more than 255 deep.
 const TOO_DEEP: &str = "recursion limit exceeded";

@@ -37,9 +37,9 @@ use service::Admin;
 pub use token::{TOKEN_BYTES_MIN, TokenFile};
 use tollgate_store::{Store, StoreRegistry};
 
-/// Most open connections; more are closed as soon as they are accepted. Operators and their tools need few.
+/// Maximum number of open connections; more are closed as soon as they are accepted. Operators and their tools need few.
 const CONNECTIONS_MAX: usize = 64;
-/// Most streams that a connection may have open at once.
+/// Maximum number of streams that a connection may have open at once.
 const STREAMS_MAX: u32 = 16;
 /// Largest request, in bytes. The longest key and name take 600. A request three times as long still gets an error that
 /// names the fault. 64 connections of 16 calls each take 2 MiB.
@@ -63,7 +63,7 @@ pub struct AdminParts<S> {
     pub token: Option<TokenFile>,
     /// Counts the calls.
     pub calls: AdminCalls,
-    /// Most open connections; 64 at most in any case.
+    /// Maximum number of open connections; 64 at most in any case.
     pub connections: usize,
 }
 

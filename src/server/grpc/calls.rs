@@ -23,8 +23,8 @@ use crate::transport::Usage;
 use crate::transport::account::{Account, Charge, KEPT_MAX, WorkerAccount, may_take};
 use crate::transport::turns::WorkerTurns;
 
-/// Most calls for one decision that a worker holds at once. It is twice what may wait for Redis, which answers within
-/// `store.deadline`: 8,192 calls of 25 ms each are 300,000 a second.
+/// Maximum number of calls for one decision that a worker holds at once. It is twice what may wait for Redis, which answers
+/// within `store.deadline`: 8,192 calls of 25 ms each are 300,000 a second.
 const CALLS_MAX: usize = 8192;
 /// The same for calls with a large request or answer: batches, and the list of plans. 128 batches of a millisecond each, of
 /// 100 requests, are 12 million decisions a second.
@@ -43,13 +43,13 @@ const OTHER_CALLS_MAX: usize = 256;
 const CALL_BYTES: usize = 4 << 10;
 /// The same for a stream of decisions, with 64 requests in progress and their answers.
 const STREAM_CALL_BYTES: usize = 24 << 10;
-/// Most calls that hold reserved bytes: smaller requests reserve none.
+/// Maximum number of calls that hold reserved bytes: smaller requests reserve none.
 const HOLDERS_MAX: usize = KEPT_MAX / SMALL_BYTES_MAX;
-/// Most calls that were read and not yet polled, give or take one turn of reading. Without the limit, all that clients send
-/// at once would become calls in memory.
+/// Maximum number of calls that were read and not yet polled, give or take one turn of reading. Without the limit, all that
+/// clients send at once would become calls in memory.
 const UNPOLLED_MAX: usize = 1024;
-/// Most calls that are spared because their connections are light beside the one that needs room. If more wait for their requests,
-/// these are hardly the calls of somebody who is about to send the rest.
+/// Maximum number of calls that are spared because their connections are light beside the one that needs room. If more wait for
+/// their requests, these are hardly the calls of somebody who is about to send the rest.
 const SPARED_MAX: usize = 64;
 
 /// Kinds of calls, by the resources that they may take.

@@ -208,10 +208,10 @@ pub(super) fn results(
         .collect()
 }
 
-/// Most bytes of a limit's part of an answer, or of a header field for it: its name and some numbers.
+/// Maximum number of bytes of a limit's part of an answer, or of a header field for it: its name and some numbers.
 const LIMIT_ANSWER_BYTES: usize = 256;
 
-/// Most bytes that the parts of answers take for which `requests` ask beside the decision, by the plans in force.
+/// Maximum number of bytes that the parts of answers take for which `requests` ask beside the decision, by the plans in force.
 pub(super) fn extra_answer_bytes<S>(
     requests: &[pb::ShouldAllowRequest],
     limiter: &Limiter<S>,

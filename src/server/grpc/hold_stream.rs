@@ -27,9 +27,9 @@ use tollgate_core::algorithm::holds::{LeaseCall, LeaseEvent};
 use tollgate_core::key::Key;
 use tollgate_store::{Store, StoreError};
 
-/// Most calls of one stream under way. At that number, none is read until an answer has been taken.
+/// Maximum number of calls of one stream under way. At that number, none is read until an answer has been taken.
 const CALLS_IN_FLIGHT: usize = 64;
-/// Most holds of one stream: so many renewals take a store some milliseconds in each third of a lease.
+/// Maximum number of holds of one stream: so many renewals take a store some milliseconds in each third of a lease.
 const HOLDS_MAX: usize = 1_000;
 /// Bytes of a hold of a stream, beside its names, which are kept twice.
 const HOLD_BYTES: usize = 400;

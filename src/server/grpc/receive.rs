@@ -40,9 +40,9 @@ const ITEM_MESSAGE_BYTES: usize = 8;
 /// How large a message may be, and what it takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MessageSize {
-    /// Most bytes of the message.
+    /// Maximum number of bytes of the message.
     pub bytes_max: usize,
-    /// Most parts of it that each are decided and answered.
+    /// Maximum number of parts of it that each are decided and answered.
     pub items_max: usize,
 }
 

@@ -58,7 +58,7 @@ const READ_FIELDS: [&str; 6] = [
     "traceparent",
     "tracestate",
 ];
-/// Most header fields of a call that are kept as they came, and most of their bytes. A gRPC client sends six or seven.
+/// Maximum number of header fields of a call that are kept as they came, and of their bytes. A gRPC client sends six or seven.
 const FIELDS_MAX: usize = 16;
 const FIELD_BYTES_MAX: usize = 3 << 10;
 /// The method of clients that watch the health of their connection: one message, answered by a stream.

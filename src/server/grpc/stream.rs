@@ -21,8 +21,8 @@ use super::pb::{
 use super::protocol::own_status;
 use crate::transport::account::Charge;
 
-/// Most requests of one stream that are decided at once. At that number, none is read until an answer has been taken. So
-/// neither a flood nor a slow reader costs memory.
+/// Maximum number of requests of one stream that are decided at once. At that number, none is read until an answer has been
+/// taken. So neither a flood nor a slow reader costs memory.
 const IN_FLIGHT: usize = 64;
 
 /// The answers to requests that were decided together.

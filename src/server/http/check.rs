@@ -20,8 +20,8 @@ use tollgate_core::decision::Decision;
 use tollgate_core::plan::Plan;
 use tollgate_store::Store;
 
-/// Most bytes of a body. The longest key, shard and plan, with each letter escaped as `\u0041`, take 3,840. Eight requests whose keys
-/// are long need not fit.
+/// Maximum number of bytes of a body. The longest key, shard and plan, with each letter escaped as `\u0041`, take 3,840. Eight
+/// requests whose keys are long need not fit.
 const BODY_BYTES_MAX: usize = 8 << 10;
 
 /// The endpoint of one worker: checks, and calls about holds.

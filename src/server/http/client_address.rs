@@ -12,7 +12,8 @@ use ipnet::IpNet;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Most networks of proxies; each is compared with each address of a request. Content delivery networks publish a few dozen.
+/// Maximum number of networks of proxies; each is compared with each address of a request. Content delivery networks publish a
+/// few dozen.
 pub const PROXIES_MAX: usize = 256;
 /// The entry of the config for peers on Unix sockets.
 const UNIX: &str = "unix";

@@ -30,7 +30,8 @@ use tollgate_store::Store;
 
 /// Longest time for the TLS handshake, if there is one.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes of a request's head. The longest key, with each byte escaped, takes 1,536; proxies add cookies and tokens.
+/// Maximum number of bytes of a request's head. The longest key, with each byte escaped, takes 1,536; proxies add cookies and
+/// tokens.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// What connections of one worker, or of the listener of metrics, are answered by.

@@ -16,7 +16,7 @@ use crate::limiter::{Refusal, RequestId};
 use tollgate_core::algorithm::holds::HoldState;
 use tollgate_store::Store;
 
-/// Most bytes of a body. The longest key, plan, shard and id take 704, and some letters are escaped.
+/// Maximum number of bytes of a body. The longest key, plan, shard and id take 704, and some letters are escaped.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 impl<S: Store> CheckEndpoint<S> {

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::transport::Address;
 
-/// Most names of `listen.http_hosts`; each request for figures is compared with all of them.
+/// Maximum number of names of `listen.http_hosts`; each request for figures is compared with all of them.
 pub const HOST_NAMES_MAX: usize = 100;
 /// Longest name of a host. Source: RFC 1035, section 2.3.4.
 const NAME_BYTES_MAX: usize = 253;

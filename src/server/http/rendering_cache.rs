@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 
-/// Most texts that are held at once. The text of 10,000 plans takes 7 MiB. While so many texts are being read, a new reader gets
-/// the youngest of them. It is at most as old as the time that [`super::progress`] gives a reader.
+/// Maximum number of texts that are held at once. The text of 10,000 plans takes 7 MiB. While so many texts are being read, a new
+/// reader gets the youngest of them. It is at most as old as the time that [`super::progress`] gives a reader.
 const RENDERINGS_MAX: usize = 4;
 
 /// Texts with the moment when each was written, the youngest last.

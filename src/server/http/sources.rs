@@ -11,7 +11,7 @@ use tollgate_core::plan::check_name;
 const HEADER_BYTES_MAX: usize = 64;
 /// Longest name of a parameter. Names are written by hand, into a query.
 const PARAMETER_BYTES_MAX: usize = 32;
-/// Most sources of a part, and most parts of a joined key. Each is looked up for each check.
+/// Maximum number of sources of a part, and of parts of a joined key. Each is looked up for each check.
 pub const SOURCES_MAX: usize = 8;
 /// Parameters that say how to decide, and not whom to count.
 const OF_THE_CALL: [&str; 7] = [

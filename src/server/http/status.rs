@@ -42,7 +42,7 @@ use tollgate_store::clock::{Clock, SystemClock, monotonic};
 
 /// How long figures are given to further viewers. Each asks once a second.
 const FRESH_FOR: Duration = Duration::from_millis(500);
-/// Most requests with a token that are checked at once. Each reads the file of the token on a thread of its own.
+/// Maximum number of requests with a token that are checked at once. Each reads the file of the token on a thread of its own.
 const TOKENS_CHECKED_MAX: usize = 4;
 
 /// What the page needs beside the metrics.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::progress::{ConnectionProgress, ConnectionStep};
 use crate::transport::Socket;
 
-/// Most bytes that are dropped of a closed connection: the largest head that a gateway takes, several times.
+/// Maximum number of bytes that are dropped of a closed connection: the largest head that a gateway takes, several times.
 const LINGER_BYTES_MAX: usize = 4 << 20;
 /// Bytes that are dropped at a time.
 const DROP_BYTES: usize = 8 << 10;

@@ -35,7 +35,7 @@ use tollgate_store::Check;
 /// Default number of entries. So many keys can be denied within one second without a store call for each. Takes about 8 MB with
 /// keys of 20 bytes.
 pub const DENY_CACHE_DEFAULT: usize = 65_536;
-/// Most entries that a cache may have; they take more than a gigabyte.
+/// Maximum number of entries that a cache may have; they take more than a gigabyte.
 pub const DENY_CACHE_MAX: usize = 10_000_000;
 
 /// Longest that one denial is held, in microseconds. A hot key then costs its store one call a second. After the store lost its
@@ -44,8 +44,8 @@ const HOLD_MAX_US: u64 = 1_000_000;
 /// Entries checked for an expired denial before the cache grows. More than one, so that expired entries go faster than new ones
 /// come, and memory follows the denials that hold.
 const EXAMINED_PER_ENTRY: usize = 4;
-/// Most keys remembered as forgotten. With more, every earlier denial is forgotten. That many resets and refunds in a second
-/// leave few denials worth remembering.
+/// Maximum number of keys remembered as forgotten. With more, every earlier denial is forgotten. That many resets and refunds in
+/// a second leave few denials worth remembering.
 const FORGOTTEN_MAX: usize = 4_096;
 /// The table grows by an eighth at a time, so that at most an eighth of it is empty.
 const GROWTH_DIVISOR: usize = 8;

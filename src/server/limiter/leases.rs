@@ -15,7 +15,7 @@ use tollgate_core::algorithm::holds::{LeaseCall, LeaseEvent, LostReason};
 use tollgate_core::key::Key;
 use tollgate_store::{LeaseCheck, Store, StoreError};
 
-/// Most leases that one call to a store renews or ends, so that no stream occupies it for long.
+/// Maximum number of leases that one call to a store renews or ends, so that no stream occupies it for long.
 pub const RENEWED_TOGETHER: usize = 64;
 /// Leases that are due so soon are renewed with one that is due. The shortest is due after a third of a second.
 const DUE_TOGETHER: Duration = Duration::from_millis(50);

@@ -27,7 +27,7 @@ pub(super) use worker::WorkerTop;
 
 /// Fewest keys of a list.
 pub const TOP_MIN: usize = 10;
-/// Most keys of a list.
+/// Maximum number of keys of a list.
 pub const TOP_MAX: usize = sketch::ENTRIES_MAX;
 /// Keys of a list, unless the config says otherwise.
 pub const TOP_DEFAULT: usize = 1_000;
@@ -35,7 +35,7 @@ pub const TOP_DEFAULT: usize = 1_000;
 /// How keys are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopSettings {
-    /// Most keys of a list: `k`, [`TOP_MIN`] to [`TOP_MAX`].
+    /// Maximum number of keys of a list: `k`, [`TOP_MIN`] to [`TOP_MAX`].
     pub keys_max: usize,
     /// Whether keys are also kept in clear, as many as a bound on bytes allows.
     pub in_clear: bool,
@@ -58,7 +58,7 @@ pub struct TopQuery {
     pub plan: Option<String>,
     /// What keys are ranked by.
     pub by: TopBy,
-    /// Most keys to list.
+    /// Maximum number of keys to list.
     pub limit: usize,
 }
 
@@ -73,7 +73,7 @@ pub struct TopKey {
     pub plan: Arc<str>,
     /// Denials or units of the last minute; never too low.
     pub count: u64,
-    /// Most that `count` is too high by.
+    /// Maximum by which `count` is too high.
     pub error: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct TopKey {
 pub struct TopAnswer {
     /// The heaviest first.
     pub keys: Vec<TopKey>,
-    /// Most that a key which is not listed was counted.
+    /// Maximum count of a key that is not listed.
     pub unlisted_max: u64,
     /// Denials or units of all keys of the plan, or of all plans.
     pub total: u64,

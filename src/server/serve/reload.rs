@@ -21,7 +21,7 @@ use tollgate_store::clock::{Clock, SystemClock};
 /// when reading is slow. A poll of a file of 10 KB takes about 20 us, of the largest file about 10 ms.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// Most warnings of one config that are logged.
+/// Maximum number of warnings of one config that are logged.
 const WARNINGS_MAX: usize = 10;
 
 const NO_FILE: &str = "nothing to reload: no config file was named";

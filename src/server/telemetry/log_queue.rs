@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Most bytes of waiting lines, some thousand lines. A log collector that pauses loses none, and one that hangs costs no more
-/// memory than this.
+/// Maximum number of bytes of waiting lines, some thousand lines. A log collector that pauses loses none, and one that hangs
+/// costs no more memory than this.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Pause before retrying an output that cannot take anything now. Only a non-blocking output reports that.
 const RETRY_AFTER: Duration = Duration::from_millis(10);

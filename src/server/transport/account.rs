@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use super::turns::{Turn, WorkerTurns};
 
-/// Most bytes that a worker keeps for all its peers: as many calls as it holds, and besides some of the largest batches, with what
-/// deciding and answering them takes.
+/// Maximum number of bytes that a worker keeps for all its peers: as many calls as it holds, and besides some of the largest
+/// batches, with what deciding and answering them takes.
 pub(crate) const KEPT_MAX: usize = 40 << 20;
 /// The part of it that is never reserved: for 1,024 calls whose messages are small, and for what comes of 128 large messages before
 /// there is room for them, a window of 64 KiB each.

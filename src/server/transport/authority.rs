@@ -29,7 +29,7 @@ const NAME_CODED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 const CODED: u8 = 0x80;
 /// Replaces each byte of the value: a letter, so that the value is a valid host name.
 const FILLER: u8 = b'x';
-/// Most bits of an integer that are read; h2 refuses longer integers.
+/// Maximum number of bits of an integer that are read; h2 refuses longer integers.
 const INTEGER_BITS_MAX: u32 = 21;
 
 /// The reader's position in the frames of one connection.

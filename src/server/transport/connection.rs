@@ -61,7 +61,7 @@ pub(crate) trait CallStarter<H> {
 
 /// How to serve a connection.
 pub(crate) struct ConnectionOptions<F> {
-    /// Most streams that it may have open at once.
+    /// Maximum number of streams that it may have open at once.
     pub streams: u32,
     /// Flow control window of the connection, in bytes.
     pub window: u32,

@@ -10,12 +10,12 @@ use super::admission::{Admission, AdmissionPermit};
 use super::socket::Accepted;
 use tollgate_store::random::{self, jittered};
 
-/// Most open connections for each worker; see [`Admission`] for which are let in beyond it. An idle connection takes some
-/// 20 KiB, so these take 80 MiB. More clients than that need more workers or replicas.
+/// Maximum number of open connections for each worker; see [`Admission`] for which are let in beyond it. An idle connection takes
+/// some 20 KiB, so these take 80 MiB. More clients than that need more workers or replicas.
 pub const CONNECTIONS_MAX: usize = 4096;
 
-/// Most streams that one connection may have open at once; more wait in the client. At a millisecond a call, this allows
-/// 256,000 calls a second.
+/// Maximum number of streams that one connection may have open at once; more wait in the client. At a millisecond a call, this
+/// allows 256,000 calls a second.
 pub(crate) const STREAMS_MAX: usize = 256;
 /// Fewest streams that a connection may have open, however many connections there are.
 const STREAMS_MIN: usize = 8;
@@ -33,7 +33,7 @@ const WINDOWS_SHARED: usize = 64 << 20;
 /// An accepted connection and its limits.
 pub(crate) struct AcceptedConnection {
     pub accepted: Accepted,
-    /// Most streams that it may have open at once.
+    /// Maximum number of streams that it may have open at once.
     pub streams: u32,
     /// Flow control window: bytes that the peer may send before calls read them.
     pub window: u32,
@@ -193,8 +193,8 @@ impl WorkerPool {
     }
 }
 
-/// Most streams for a new connection of a worker whose others have `taken`: a part of what is left. So the first have the most,
-/// and the sum is bounded.
+/// Maximum number of streams for a new connection of a worker whose others have `taken`: a part of what is left. So the first
+/// have the most, and the sum is bounded.
 #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
 pub(crate) fn streams(taken: usize) -> u32 {
     (STREAMS_SHARED.saturating_sub(taken) * STREAMS_MAX / STREAMS_SHARED)

@@ -23,7 +23,7 @@ pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<ArenaPage>() + 2 * size_o
 const SLOT_BITS: u32 = 8;
 /// Bits of a handle. The remaining bit of the 32 lets a timing wheel mark links that are not handles.
 const HANDLE_BITS: u32 = 31;
-/// Most bytes of pages that handles can address: 32 GiB.
+/// Maximum number of bytes of pages that handles can address: 32 GiB.
 pub(super) const ARENA_BYTES_MAX: usize = PAGE_BYTES << (HANDLE_BITS - SLOT_BITS);
 
 /// Identifies a slot until it is removed or moved. Below 2^31.

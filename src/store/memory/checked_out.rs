@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::State;
 use tollgate_core::algorithm::holds::Notes;
 
-/// Most states that a decision holds without an allocation. Few plans have more limits.
+/// Maximum number of states that a decision holds without an allocation. Few plans have more limits.
 pub(super) const STATES: usize = 4;
 
 /// The states of one check, and where each is stored.

@@ -36,16 +36,16 @@ use queue::PendingQueue;
 use spacing::Spacing;
 use tollgate_core::algorithm::Verdict;
 
-/// Most requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many within the
-/// default deadline, so every accepted request can be answered.
+/// Maximum number of requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many
+/// within the default deadline, so every accepted request can be answered.
 pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
-/// Most calls in flight. Full calls are sent whenever a place is free. Where the round trip is short, one call at a time is
-/// enough; where it is long, up to this many overlap.
+/// Maximum number of calls in flight. Full calls are sent whenever a place is free. Where the round trip is short, one call at a
+/// time is enough; where it is long, up to this many overlap.
 pub(super) const CALLS_MAX: usize = 4;
 
 /// Sends script calls to Redis and returns the replies.
 pub(super) trait ScriptTransport: Send + Sync + 'static {
-    /// Most calls in flight.
+    /// Maximum number of calls in flight.
     const CALLS: usize = CALLS_MAX;
 
     /// An empty queue, which decides in which order requests are sent, and which of them share a call.

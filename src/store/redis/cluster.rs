@@ -45,11 +45,12 @@ use slots::{Range, SLOTS};
 const FETCH_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Number of nodes that are asked for the map at once. The first answer counts, since one of them may have just gone silent.
 const ASKED_AT_ONCE: usize = 3;
-/// Most nodes that have a connection manager when a redirection names a further one. A Cluster has at most a thousand. A node that
-/// redirects to ever new addresses has no more made. Nodes of the map are not bounded by it: 16,384 slots bound them.
+/// Maximum number of nodes that have a connection manager when a redirection names a further one. A Cluster has at most a
+/// thousand. A node that redirects to ever new addresses has no more made. Nodes of the map are not bounded by it: 16,384 slots
+/// bound them.
 const MANAGERS_MAX: usize = 1_024;
-/// Most names tried to find one that lies in a node's slots. With a thousand nodes of equal shares, 100,000 names are enough
-/// for each.
+/// Maximum number of names tried to find one that lies in a node's slots. With a thousand nodes of equal shares, 100,000 names
+/// are enough for each.
 const PROBE_NAMES_MAX: u32 = 100_000;
 
 /// The nodes of a Cluster and the task that keeps the map. Dropping it closes the connections to all nodes.

@@ -25,7 +25,7 @@ static SCRIPT: LazyLock<Script> =
 
 /// Records that one call reads or copies, about. It takes Redis some 0.1 ms.
 const PAGE: usize = 100;
-/// Most times that a reading begins. Each time the set was changed meanwhile.
+/// Maximum number of times that a reading begins. Each time the set was changed meanwhile.
 const READINGS_MAX: usize = 8;
 /// Stands for no version in a question, so that a page is given in any case.
 const ANY: &str = "any";

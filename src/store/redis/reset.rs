@@ -25,8 +25,8 @@ use crate::{StoreError, Subject};
 pub(super) static SCRIPT: LazyLock<Script> =
     LazyLock::new(|| Script::from_text(include_str!("script/forget.lua").to_owned()));
 
-/// Most times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed expiry. That
-/// hardly happens twice within one round trip.
+/// Maximum number of times that an index is read. It changes when a log of an uncommon window begins, or outlives its listed
+/// expiry. That hardly happens twice within one round trip.
 const READS_MAX: usize = 8;
 /// How the error begins with which Redis answers a GET of a key that is not a string.
 const OF_ANOTHER_TYPE: &str = "WRONGTYPE";

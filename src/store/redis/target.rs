@@ -17,7 +17,7 @@ const RIGHT: &str = "write redis://host:6379, redis://user:password@host:6379/0,
                      redis-cluster://host:6379?node=host2:6379; rediss… is the same over TLS";
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// Most nodes that a URL may name. One that answers knows the others, so more are not needed.
+/// Maximum number of nodes that a URL may name. One that answers knows the others, so more are not needed.
 const NODES_MAX: usize = 64;
 /// Longest key prefix in bytes. It is sent and hashed with every key.
 const KEY_PREFIX_BYTES_MAX: usize = 64;

@@ -17,9 +17,9 @@ static SCRIPT: LazyLock<Script> =
 const LIFETIME: Duration = Duration::from_secs(5);
 /// How long a secret stays when no replica publishes.
 const SECRET_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Most replicas whose lists are kept. A directory entry takes 48 bytes.
+/// Maximum number of replicas whose lists are kept. A directory entry takes 48 bytes.
 const REPLICAS_MAX: u64 = 1_000;
-/// Most bytes of lists that are read at once. Redis and the connection are busy with them for a millisecond or two.
+/// Maximum number of bytes of lists that are read at once. Redis and the connection are busy with them for a millisecond or two.
 const READ_BYTES_MAX: u64 = 2 << 20;
 
 impl RedisStore {

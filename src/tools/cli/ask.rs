@@ -8,7 +8,7 @@ use super::terminal::{fail, print};
 use tollgate_core::duration;
 use tollgate_server::grpc::{self, HoldQuestion, Question};
 
-/// Most questions of one command. So many take some seconds, and a load test needs a tool of its own.
+/// Maximum number of questions of one command. So many take some seconds, and a load test needs a tool of its own.
 const REPEAT_MAX: u64 = 100_000;
 /// A short name for the service whose health is readiness.
 const READINESS: &str = "readiness";

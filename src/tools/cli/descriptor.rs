@@ -159,7 +159,7 @@ fn explain_unmatched(text: &mut String, domain: &Domain, entries: &[Entry]) {
     }
 }
 
-/// Most rules that are told for having the same names.
+/// Maximum number of rules that are told for having the same names.
 const NEAR_MAX: usize = 10;
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use tollgate_core::plan::{Plan, PlanSet};
 use tollgate_server::config::Config;
 use tollgate_store::clock::{Clock, SystemClock};
 
-/// Most plans that are listed in a message.
+/// Maximum number of plans that are listed in a message.
 const PLANS_LISTED_MAX: usize = 20;
 
 /// The settings of `simulate`.

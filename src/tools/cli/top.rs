@@ -16,7 +16,7 @@ use tollgate_server::grpc::{AdminToken, AnswerForm, ClientConnection, TopQuestio
 
 /// How often the page asks; replicas publish once a second.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-/// Most keys of one answer.
+/// Maximum number of keys of one answer.
 const LIMIT_MAX: i64 = 500;
 
 /// The arguments of `tollgate top`.
@@ -28,7 +28,7 @@ pub(super) struct TopArguments {
     /// What keys are ranked by.
     #[arg(short, long, value_enum, default_value_t)]
     by: By,
-    /// Most keys to list.
+    /// Maximum number of keys to list.
     #[arg(short, long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=LIMIT_MAX))]
     limit: u32,
     /// Print one table and end, as without a terminal.

@@ -161,7 +161,7 @@ impl Fields {
     }
 
     fn unknown(&self, name: &str) -> String {
-        /// Most names that are listed; a message is a sentence, not a page.
+        /// Maximum number of names that are listed; a message is a sentence, not a page.
         const NAMES_MAX: usize = 30;
         let names = self.names();
         let nearest = names

@@ -29,7 +29,8 @@ use tollgate_core::plan::{Plan, PlanSet};
 
 /// Microseconds of an hour.
 pub const HOUR_US: u64 = 3_600_000_000;
-/// Most rows by hour, more than a year. Above it, hours are added up to days, of which there are less than 90,000 up to 2200.
+/// Maximum number of rows by hour, more than a year. Above it, hours are added up to days, of which there are less than 90,000 up
+/// to 2200.
 const HOURS_MAX: usize = 10_000;
 /// Growth of the counters between two sweeps. It takes the counters of some 100,000 keys, so that a sweep is paid by them.
 const GARBAGE_BYTES: usize = 8 << 20;
@@ -52,7 +53,7 @@ pub struct Replay {
     /// For each variant, the overrides of its config.
     overrides: Vec<Option<FileOverrides>>,
     pub(super) hours: Hours,
-    /// Most keys that are held.
+    /// Maximum number of keys that are held.
     keys_max: usize,
     keys: usize,
     /// Requests of keys beyond `keys_max`.

@@ -49,7 +49,7 @@ pub struct LogSummary {
     pub late: u64,
     /// The earliest and the latest time, in microseconds since 1970.
     pub times_us: Option<(u64, u64)>,
-    /// Most keys that were held.
+    /// Maximum number of keys that were held.
     pub keys_max: usize,
     /// What the key of a request is, as on the command line.
     pub key: String,

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::pattern::ValuePattern;
 use super::{DescriptorRule, Entry};
 
-/// Most forms of one shape. A look-up takes about 50 ns, so 64 of them take 3 us.
+/// Maximum number of forms of one shape. A look-up takes about 50 ns, so 64 of them take 3 us.
 pub const FORMS_MAX: usize = 64;
 
 /// Why a rule cannot be kept.

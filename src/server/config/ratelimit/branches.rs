@@ -17,7 +17,7 @@ use super::RULES_MAX;
 use super::descriptors::{ConfiguredDescriptor, RateLimit};
 use super::pattern::Pattern;
 
-/// Most branches while rules are made. Most of them are not rules, where limits are deeply nested.
+/// Maximum number of branches while rules are made. Most of them are not rules, where limits are deeply nested.
 const BRANCHES_MAX: usize = 10 * RULES_MAX;
 
 /// A pattern, with what ratelimit finds for the entries that it matches.

@@ -7,7 +7,7 @@ use super::pattern::Pattern;
 use crate::config::tree::{ErrorList, Node, Table, report};
 use tollgate_core::plan::{Algorithm, Anchor, Limit, check_name};
 
-/// Most descriptors in one list, and most levels of them. The parser's own bounds are below these in sum.
+/// Maximum number of descriptors in one list, and of their levels. The parser's own bounds are below these in sum.
 const LIST_MAX: usize = 10_000;
 const LEVELS_MAX: usize = 12;
 const DAY: u64 = 24 * 60 * 60;

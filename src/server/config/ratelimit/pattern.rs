@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use tollgate_core::plan::envoy::{PATTERN_BYTES_MAX, Wildcard};
 
-/// Most texts with `*` that two wildcards both match, counting each way to come to one. `*a*` and `*b*` have `*a*b*` and `*b*a*`.
+/// Maximum number of texts with `*` that two wildcards both match, counting each way to come to one. `*a*` and `*b*` have `*a*b*`
+/// and `*b*a*`.
 const MEETS_MAX: usize = 1_000;
 
 /// What an entry must be.

@@ -11,7 +11,7 @@ use tollgate_store::small_file::{self, ReadError};
 
 /// Fewest bytes of a token: 128 bits, if they are random.
 pub const TOKEN_BYTES_MIN: usize = 16;
-/// Most bytes of a token's file. The token travels in a header of every call.
+/// Maximum number of bytes of a token's file. The token travels in a header of every call.
 const FILE_BYTES_MAX: usize = 4096;
 
 /// The path of the token's file.

@@ -52,7 +52,7 @@ pub struct QuotaQuestion {
     pub burst: Option<u64>,
 }
 
-/// Most pages that a list asks for: as many overrides as there may be, of both sources.
+/// Maximum number of pages that a list asks for: as many overrides as there may be, of both sources.
 const PAGES_MAX: usize = 32;
 const PAGE_SIZE: u32 = 1_000;
 

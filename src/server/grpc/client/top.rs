@@ -15,7 +15,7 @@ pub struct TopQuestion {
     pub plan: Option<String>,
     /// Whether keys are ranked by cost, and not by denials.
     pub by_cost: bool,
-    /// Most keys to list.
+    /// Maximum number of keys to list.
     pub limit: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct TopQuestion {
 pub struct TopTable {
     /// The heaviest first.
     pub rows: Vec<TopRow>,
-    /// Most that a key which is not listed has.
+    /// Maximum count of a key that is not listed.
     pub unlisted_max: u64,
     /// Denials or units of all keys.
     pub total: u64,
@@ -53,7 +53,7 @@ pub struct TopRow {
     pub plan: String,
     /// Denials or units; never too low.
     pub count: u64,
-    /// Most that the count is too high by.
+    /// Maximum by which the count is too high.
     pub error: u64,
 }
 

@@ -9,7 +9,7 @@ use tollgate_store::StoreState;
 
 /// Keys that are listed unless the caller says how many.
 const LIMIT_DEFAULT: usize = 20;
-/// Most keys that are listed. Their answer takes 40 kB, or 300 kB with the longest keys in clear.
+/// Maximum number of keys that are listed. Their answer takes 40 kB, or 300 kB with the longest keys in clear.
 const LIMIT_MAX: usize = 500;
 
 /// Converts a question. Errors: INVALID_ARGUMENT for a limit or an order that there is not.

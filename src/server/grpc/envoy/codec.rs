@@ -8,7 +8,7 @@ use crate::grpc::codec::{CheckParts, CheckedCodec};
 use crate::limiter::BATCH_MAX;
 use tollgate_core::plan::envoy::ENTRIES_MAX;
 
-/// Most entries of all descriptors of a request: as many as rules can have entries, for each descriptor.
+/// Maximum number of entries of all descriptors of a request: as many as rules can have entries, for each descriptor.
 pub(super) const REQUEST_ENTRIES_MAX: usize = BATCH_MAX * ENTRIES_MAX;
 /// Number of the field with the descriptors in a request, and of that with the entries in a descriptor.
 const DESCRIPTORS: u32 = 2;

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most changes that are kept.
+/// Maximum number of changes that are kept.
 const CHANGES_MAX: usize = 10;
-/// Most bytes of a change's text. An invalid config may have thousands of errors; the log has all of them.
+/// Maximum number of bytes of a change's text. An invalid config may have thousands of errors; the log has all of them.
 const TEXT_BYTES_MAX: usize = 400;
 
 /// What became of a config.

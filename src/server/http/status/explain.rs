@@ -23,12 +23,12 @@ use tollgate_core::plan::{Plan, check_requested_name};
 use tollgate_store::Store;
 use tollgate_store::clock::monotonic;
 
-/// Most explanations under way at once. The store takes a second at most for each.
+/// Maximum number of explanations under way at once. The store takes a second at most for each.
 const AT_ONCE_MAX: usize = 4;
-/// Most explanations within [`PERIOD`], for all viewers together. People type a few; a script must use `/v1/check`.
+/// Maximum number of explanations within [`PERIOD`], for all viewers together. People type a few; a script must use `/v1/check`.
 const IN_A_PERIOD_MAX: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
-/// Most bytes of a request. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
+/// Maximum number of bytes of a request. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
 const BODY_BYTES_MAX: usize = 4 << 10;
 /// Longest time for the body to arrive. Browsers send it at once, with the head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,9 +14,9 @@ use tollgate_core::plan::{Limit, Plan, Rule};
 use tollgate_store::clock::{Clock, SystemClock, monotonic};
 use tollgate_store::{NodeHealth, StoreState};
 
-/// Most plans that are listed: those with the most decisions lately. A config may have 10,000.
+/// Maximum number of plans that are listed: those with the most decisions lately. A config may have 10,000.
 const PLANS_MAX: usize = 50;
-/// Most servers of Redis that are listed: those with a breaker that is not closed come first.
+/// Maximum number of servers of Redis that are listed: those with a breaker that is not closed come first.
 const NODES_MAX: usize = 50;
 
 /// Writes the figures as of now, with those of the heaviest keys.

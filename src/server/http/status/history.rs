@@ -11,7 +11,7 @@ use tollgate_core::decision::{DecidedBy, Outcome};
 
 /// The span of a point. Adding up the counts of ten thousand plans takes about a millisecond.
 pub(super) const POINT_EVERY: Duration = Duration::from_secs(10);
-/// Most points that are kept: a quarter of an hour. Each takes 48 bytes.
+/// Maximum number of points that are kept: a quarter of an hour. Each takes 48 bytes.
 const POINTS_MAX: usize = 90;
 /// Least span of the point that is not over yet.
 const SPAN_MIN: Duration = Duration::from_millis(900);

@@ -45,7 +45,7 @@ fn hash_of(tag: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Most bytes of the page: it is sent whole to each viewer, once.
+    /// Maximum number of bytes of the page: it is sent whole to each viewer, once.
     const BYTES_MAX: usize = 40 << 10;
 
     #[test]

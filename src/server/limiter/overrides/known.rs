@@ -6,7 +6,7 @@ use super::codec;
 use tollgate_core::plan::{OverrideSubject, PlanOverride};
 use tollgate_store::{OverrideRecord, OverrideVersion};
 
-/// Most expired overrides that one change removes from the store.
+/// Maximum number of expired overrides that one change removes from the store.
 const EXPIRED_REMOVED_MAX: usize = 64;
 
 /// What is set at runtime, as this replica knows it.

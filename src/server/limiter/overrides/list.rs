@@ -9,7 +9,7 @@ use tollgate_core::plan::{OverrideSource, OverrideSubject, PlanOverride, PlanSet
 
 /// Overrides on one page, if no other number is asked for, and at most.
 pub(super) const PAGE_DEFAULT: usize = 100;
-/// Most overrides on one page.
+/// Maximum number of overrides on one page.
 pub(super) const PAGE_MAX: usize = 1_000;
 
 /// What to list.

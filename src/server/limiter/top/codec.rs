@@ -12,7 +12,7 @@ use super::TopBy;
 use super::summary::{Estimate, PlanSummary, Summary};
 
 const VERSION: u8 = 1;
-/// Most bytes of names that are published.
+/// Maximum number of bytes of names that are published.
 const NAMES_BYTES_MAX: usize = 64 << 10;
 
 /// What one replica publishes.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::TopBy;
 use super::worker::SLOTS;
 
-/// Most bytes that keys in clear may take in a worker.
+/// Maximum number of bytes that keys in clear may take in a worker.
 const BYTES_MAX: usize = 128 << 10;
 /// What a key takes beside its own bytes, in a map that has just grown.
 const OVERHEAD: usize = 110;

@@ -15,7 +15,7 @@ use crate::limiter::Limiter;
 use tollgate_core::key::Key;
 use tollgate_store::{ReplicaId, StoreError, StoreRegistry};
 
-/// Most keys that a replica publishes, of all plans together: four full lists.
+/// Maximum number of keys that a replica publishes, of all plans together: four full lists.
 const PUBLISHED_KEYS_MAX: usize = 4 * TOP_MAX;
 /// How long one slot is counted in.
 const SLOT_LENGTH: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashTable;
 
-/// Most entries of a sketch, since indices are 16 bits.
+/// Maximum number of entries of a sketch, since indices are 16 bits.
 pub(super) const ENTRIES_MAX: usize = 1_000;
 /// An entry table grows by this part of itself, so that at most a quarter of it is empty.
 const GROWTH_DIVISOR: usize = 4;
@@ -37,7 +37,7 @@ pub(super) struct SketchEntry {
     pub(super) hash: u64,
     /// At least what was counted for the key.
     pub(super) count: u64,
-    /// Most that `count` may be too high by.
+    /// Maximum by which `count` may be too high.
     pub(super) error: u64,
 }
 

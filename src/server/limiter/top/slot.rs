@@ -8,15 +8,16 @@
 
 use super::sketch::Sketch;
 
-/// Most keys of one slot. Twelve slots of a worker, six of denials and six of cost, of which two are counted in, take 0.8 MiB.
+/// Maximum number of keys of one slot. Twelve slots of a worker, six of denials and six of cost, of which two are counted in,
+/// take 0.8 MiB.
 pub(super) const SLOT_KEYS_MAX: usize = 2_200;
-/// Most plans with a sketch of their own in one slot, each of which takes 200 bytes beside its keys.
+/// Maximum number of plans with a sketch of their own in one slot, each of which takes 200 bytes beside its keys.
 const OWN_PLANS_MAX: usize = 32;
 
 /// A slot that is counted in.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Most keys of one sketch.
+    /// Maximum number of keys of one sketch.
     k: usize,
     total: u64,
     /// Ids of the plans with a sketch of their own, in the order of `own`.
@@ -53,7 +54,7 @@ pub(super) struct PlanKeys {
     pub(super) id: u64,
     /// What was counted for all keys of the plan.
     pub(super) total: u64,
-    /// Most that a key without an entry may have been counted.
+    /// Maximum that may have been counted for a key without an entry.
     pub(super) too_high: u64,
     /// Keys whose count may be above `too_high`.
     pub(super) keys: Box<[CountedKey]>,
@@ -186,7 +187,7 @@ impl Slot {
     }
 }
 
-/// Most that a key without an entry may have been counted.
+/// Maximum that may have been counted for a key without an entry.
 fn too_high(sketch: &Sketch, k: usize) -> u64 {
     if sketch.len() == k { sketch.least() } else { 0 }
 }

@@ -18,7 +18,7 @@ use super::slot::{CountedKey, SealedSlot};
 pub(super) struct Summary {
     /// What was counted for all plans.
     pub(super) total: u64,
-    /// Most that a key of a plan without an entry may have been counted.
+    /// Maximum that may have been counted for a key of a plan without an entry.
     pub(super) unlisted: u64,
     /// The lists of plans, by the plan's id.
     pub(super) plans: HashMap<u64, PlanSummary>,
@@ -29,7 +29,7 @@ pub(super) struct Summary {
 pub(super) struct PlanSummary {
     /// What was counted for all keys of the plan, at least.
     pub(super) total: u64,
-    /// Most that a key without an entry may have been counted, and the most that others may be shown too high by.
+    /// Maximum that may have been counted for a key without an entry, and by which others may be shown too high.
     pub(super) too_high: u64,
     /// What each key was counted, by its hash.
     pub(super) keys: HashMap<u64, Estimate>,
@@ -49,7 +49,7 @@ pub(super) struct Heavy {
     pub(super) hash: u64,
     /// At least what was counted.
     pub(super) count: u64,
-    /// Most that `count` may be too high by.
+    /// Maximum by which `count` may be too high.
     pub(super) error: u64,
 }
 

@@ -24,13 +24,13 @@ pub(in crate::redis) use joint::{JointPlace, Purpose};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 
-/// Most requests in one call, of at most [`SCRIPT_NAMES_MAX`] names. A further request for a name that is in the call already costs
-/// Redis a tenth of a further name.
+/// Maximum number of requests in one call, of at most [`SCRIPT_NAMES_MAX`] names. A further request for a name that is in the
+/// call already costs Redis a tenth of a further name.
 pub(in crate::redis) const REQUESTS_MAX: usize = 256;
-/// Most plans in one call. Their number is one byte in the packed call.
+/// Maximum number of plans in one call. Their number is one byte in the packed call.
 pub(in crate::redis) const PLANS_MAX: usize = 255;
-/// Most work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It also
-/// bounds the logs of a name, whose number is one byte in the packed call.
+/// Maximum work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It
+/// also bounds the logs of a name, whose number is one byte in the packed call.
 pub(in crate::redis) const WORK_MAX: usize = 2_000;
 /// Work of a search of a log. It reads some thirty elements at worst.
 pub(in crate::redis) const SEARCH_WORK: usize = 100;
@@ -51,7 +51,7 @@ const LIGHT_WORK: usize = 40;
 /// behind it, also those of other connections.
 const WORK_DEADLINE_DIVISOR: u32 = 8;
 
-/// Most work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
+/// Maximum work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
 pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
     usize::try_from((deadline / WORK_DEADLINE_DIVISOR).as_micros())
         .unwrap_or(usize::MAX)
@@ -145,7 +145,8 @@ impl ScriptRequest {
         self.caller.into_iter().chain(others)
     }
 
-    /// Most microseconds of Redis that it takes, with those decided with it. Never above [`WORK_MAX`], so that it fits a call.
+    /// Maximum time of Redis, in microseconds, that it takes, with those decided with it. Never above [`WORK_MAX`], so that it
+    /// fits a call.
     #[inline]
     pub(super) fn work(&self) -> usize {
         let plan = &self.plan;
@@ -217,7 +218,7 @@ pub(in crate::redis) struct Call {
     pub(in crate::redis) was_refused: bool,
     /// Work of its requests.
     pub(super) work: usize,
-    /// Most work of heavy requests: [`WORK_MAX`], or less while other calls are in flight.
+    /// Maximum work of heavy requests: [`WORK_MAX`], or less while other calls are in flight.
     work_left: usize,
 }
 

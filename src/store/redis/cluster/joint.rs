@@ -27,8 +27,8 @@ use crate::{StoreError, Verdict};
 use tollgate_core::algorithm::{Mode, undo_instants};
 use tollgate_core::plan::Plan;
 
-/// Most joint decisions of several parts under way at one store. A healthy Cluster decides each in a few milliseconds. Each holds at
-/// most eight requests, for at most twice the deadline. A further one is refused at once.
+/// Maximum number of joint decisions of several parts under way at one store. A healthy Cluster decides each in a few
+/// milliseconds. Each holds at most eight requests, for at most twice the deadline. A further one is refused at once.
 const DECISIONS_MAX: usize = 1_024;
 /// Pause before the next look whether an undo can be sent. Connections come back within milliseconds, or much later.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -19,10 +19,11 @@ use crate::redis::script::Script;
 use crate::redis::target::HostAndPort;
 use crate::redis::{ProbeCall, name};
 
-/// Most calls in flight to a node that wants keys, each for those of one slot. It bounds how many calls are pipelined. So many
-/// calls take about a third of a millisecond of Redis's time. A node that takes names has fewer calls, of many names each.
+/// Maximum number of calls in flight to a node that wants keys, each for those of one slot. It bounds how many calls are
+/// pipelined. So many calls take about a third of a millisecond of Redis's time. A node that takes names has fewer calls, of many
+/// names each.
 pub(super) const CALLS_MAX: usize = 64;
-/// Most redirections of one call. A node that just took over may redirect it back once or twice.
+/// Maximum number of redirections of one call. A node that just took over may redirect it back once or twice.
 const REDIRECTIONS_MAX: usize = 16;
 /// Pause before a further attempt, from the third redirection on: two nodes that point at each other need a moment to agree.
 /// Also the pause while the keys of a call are being moved.

@@ -27,8 +27,8 @@ use crate::platform;
 use crate::redis::target::{Credentials, Password, RedisTarget, ServerAddress, Topology};
 use crate::small_file;
 
-/// Most concurrent TLS handshakes of this process with one server. A server makes one after another, so more of them do not
-/// finish sooner: each only takes longer, and all of them may time out together.
+/// Maximum number of concurrent TLS handshakes of this process with one server. A server makes one after another, so more of them
+/// do not finish sooner: each only takes longer, and all of them may time out together.
 const HANDSHAKES_MAX: usize = 8;
 /// Largest password file in bytes. Its first line is the password, and Redis accepts at most a few hundred bytes.
 const PASSWORD_FILE_BYTES_MAX: usize = 64 << 10;

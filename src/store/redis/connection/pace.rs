@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::manager::CONNECT_MAX;
 
-/// Most times that the time limit and the pause double: from half a second to four. 150 clients keep a server with a
+/// Maximum number of times that the time limit and the pause double: from half a second to four. 150 clients keep a server with a
 /// certificate of 4096 bits busy for a second, or for a few on a slow machine.
 const DOUBLINGS_MAX: u32 = 3;
 /// Longest pause after the first attempt that timed out. It doubles as the time limit does, to more than a second.

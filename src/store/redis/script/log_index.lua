@@ -6,7 +6,8 @@
 -- log is, and after it where the log ends. Anything else under its name counts as an index that lists nothing.
 
 --{ log_index
--- Most logs in an index: to read 14 KB takes some 0.2 ms. A config would need as many windows of logs that count as one.
+-- Maximum number of logs in an index: to read 14 KB takes some 0.2 ms. A config would need as many windows of logs that count as
+-- one.
 local LISTED_MAX = 1024
 
 -- Lists a log until it expires then; `began` where there was none before, so that an index that was read before is another one

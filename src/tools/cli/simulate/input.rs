@@ -14,7 +14,7 @@ use crate::cli::INPUT;
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes that are read at a time. They also are the sample, some thousands of lines.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Most lines of the sample.
+/// Maximum number of lines of the sample.
 const SAMPLE_LINES_MAX: usize = 10_000;
 /// What every gzip file begins with.
 const GZIP: [u8; 2] = [0x1f, 0x8b];

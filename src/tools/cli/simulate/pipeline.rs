@@ -18,7 +18,7 @@ use crate::simulate::order::{Event, ReorderBuffer};
 use crate::simulate::replay::{Replay, TooMuchMemory, components};
 use crate::simulate::report::LogSummary;
 
-/// Most threads that decide. One thread reads about as many lines as four decide.
+/// Maximum number of threads that decide. One thread reads about as many lines as four decide.
 const THREADS_MAX: usize = 4;
 /// Requests that go to a thread at once, and how many such batches wait for it.
 const BATCH_EVENTS: usize = 2_048;

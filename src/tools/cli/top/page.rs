@@ -23,7 +23,7 @@ const SPACING: u16 = 2;
 const LEFT_OUT: [usize; 3] = [1, 2, 3];
 /// A hash and its mark.
 const KEY_WIDTH_MIN: u16 = 17;
-/// Most lines of a text above the table.
+/// Maximum number of lines of a text above the table.
 const LINES_MAX: u16 = 6;
 /// Letters of a key that are shown; a key has 512 bytes at most.
 const KEY_LETTERS_MAX: usize = 120;

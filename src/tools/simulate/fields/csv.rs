@@ -4,7 +4,7 @@ use csv_core::{ReadRecordResult, Reader};
 
 use super::Values;
 
-/// Most fields of a line.
+/// Maximum number of fields of a line.
 const FIELDS_MAX: usize = 256;
 
 /// The names of the fields.

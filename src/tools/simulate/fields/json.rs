@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use super::Values;
 
-/// Most fields that a log has names for. Lines of logs have tens of fields.
+/// Maximum number of fields that a log has names for. Lines of logs have tens of fields.
 const NAMES_MAX: usize = 500;
 /// Deepest level at which fields have names.
 const LEVELS_MAX: usize = 4;

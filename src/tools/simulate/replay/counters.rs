@@ -13,7 +13,7 @@ use tollgate_core::plan::{Algorithm, Limit};
 
 pub(super) type States = SmallVec<[State; 1]>;
 
-/// Most bytes of unpacked logs of a limit, unless packing them takes too long.
+/// Maximum number of bytes of unpacked logs of a limit, unless packing them takes too long.
 const UNPACKED_BYTES: usize = 3 << 20;
 /// Bytes to pack for each decision, on average at most. So decisions stay cheap where the keys in use have long logs.
 const BYTES_PER_DECISION: usize = 4 << 10;

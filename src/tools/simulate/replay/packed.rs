@@ -8,7 +8,7 @@ use prost::encoding::{decode_varint, encode_varint};
 use tollgate_core::algorithm::Runs;
 use tollgate_core::utc::SECOND_US;
 
-/// Most bytes of a run: a zero, its units, and its time.
+/// Maximum number of bytes of a run: a zero, its units, and its time.
 const RUN_BYTES_MAX: usize = 21;
 
 /// Appends a run: the microseconds since the run before, and its units. One unit is not written.

@@ -13,7 +13,7 @@ const HEIGHT: usize = 320;
 const LEFT: usize = 80;
 const TOP: usize = 56;
 const BOTTOM: usize = 32;
-/// Most bars; with more hours, each bar is a day.
+/// Maximum number of bars; with more hours, each bar is a day.
 const BARS_MAX: usize = 240;
 /// Bars of days that fit; the last ones are drawn.
 const DAYS_MAX: usize = 740;

@@ -8,9 +8,9 @@ use super::text::{WHOLE_SECONDS, grouped, label, remarks};
 use super::{Report, count, percent, spacing_name};
 use tollgate_core::utc::Utc;
 
-/// Most rows by hour; with more, days are shown.
+/// Maximum number of rows by hour; with more, days are shown.
 const ROWS_MAX: usize = 240;
-/// Most letters of a cell that is not broken into lines. An IPv6 address has 39.
+/// Maximum number of letters of a cell that is not broken into lines. An IPv6 address has 39.
 const WHOLE_LETTERS_MAX: usize = 48;
 const STYLE: &str =
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:62rem;padding:1rem}

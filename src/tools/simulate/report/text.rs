@@ -13,7 +13,7 @@ use tollgate_core::visible::visible;
 const WORST_PRINTED: usize = 10;
 /// Widest text of a plan that stands before a key.
 const PLAN_WIDTH_MAX: usize = 20;
-/// Most rows by hour; with more, days are printed.
+/// Maximum number of rows by hour; with more, days are printed.
 const ROWS_MAX: usize = 72;
 /// Widths of a bar. Where less room is left, there are no percentages; where more is left, it stays empty.
 const BAR_WIDTH_MIN: usize = 8;

@@ -6,7 +6,7 @@ use allocation_counter::measure;
 /// The effect of the override of this number.
 type EffectOf = fn(u64) -> OverrideEffect;
 
-/// Most that as many as can be set at runtime may take.
+/// Maximum memory that as many overrides as can be set at runtime may take.
 const BYTES_MAX: i64 = 4 << 20;
 
 /// As many records as a set may have, of usual lengths. Keys have 20 bytes, as identifiers do.

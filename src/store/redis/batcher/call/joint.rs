@@ -7,8 +7,8 @@ use crate::redis::batcher::caller::JointNote;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::joint;
 
-/// Most names in a call with joint decisions, twice as many as in others. A decision has two or three names as a rule, so a call then
-/// has about as many decisions as others have.
+/// Maximum number of names in a call with joint decisions, twice as many as in others. A decision has two or three names as a
+/// rule, so a call then has about as many decisions as others have.
 pub(in crate::redis) const JOINT_NAMES_MAX: usize = 64;
 
 /// The place of a request in the joint decisions of its call.

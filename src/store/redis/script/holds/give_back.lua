@@ -8,9 +8,9 @@ units = math.min(units, floor(max(math.min(full - given - now, debt), 0) / emiss
 --}
 
 --{ hold_give_back
--- Most charges in a log behind that of a hold: they are written anew. Behind more, it gives nothing back.
+-- Maximum number of charges in a log behind that of a hold: they are written anew. Behind more, it gives nothing back.
 local CHARGES_AFTER_MAX = 1000
--- Most units that a limit counts, and that a log does.
+-- Maximum number of units that a limit counts, and that a log does.
 local UNITS_MAX, LOG_UNITS_MAX = 1099511627775, 131071 -- 2^40 - 1, 2^17 - 1
 
 -- The debt of a bucket as a record has it: the debt, the time of a unit, and the record's payload.

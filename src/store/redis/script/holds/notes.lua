@@ -16,7 +16,7 @@
 --{ hold_words
 local VERSION, RELEASES, SLOTTED, OLDER = 1, 1, 2, 128
 local HEAD, IDS, NO_IDS = '<BI5', '<I2I3I5I3I2I3', 128
--- Most that was given back to a bucket: a hold that is open for longer gives nothing back. Sums stay exact below 2^53.
+-- Maximum that was given back to a bucket: a hold that is open for longer gives nothing back. Sums stay exact below 2^53.
 local GIVEN_MAX = 2251799813685248 -- 2^51
 -- Ids that are recent at most when a call begins. More go to the HASH first.
 local RECENT_MAX = 16

@@ -95,7 +95,7 @@ local function refund_noted(group, ask)
   return 'L' .. reply_of(true, states, readings_of(states, 0, false) .. read) .. pack('<I7', 0)
 end
 
--- Most ids that are counted one by one, and most leases that are told.
+-- Maximum number of ids that are counted one by one, and of leases that are told.
 local COUNTED_MAX, TOLD_MAX = 1000, 5
 
 local function figures(group)
