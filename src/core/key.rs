@@ -59,11 +59,12 @@ impl Key {
         if shard.is_empty() && !self.has_shard() {
             return Ok(self);
         }
-        self.moved_to(shard)
+        self.moved_to_shard(shard)
     }
 
+    /// The rest of [`Self::in_shard`], for a key that changes. Few do, so it is not inlined.
     #[cold]
-    fn moved_to(self, shard: &str) -> Result<Self, KeyError> {
+    fn moved_to_shard(self, shard: &str) -> Result<Self, KeyError> {
         let bytes = shard.len();
         let shard_bytes = u8::try_from(bytes)
             .ok()

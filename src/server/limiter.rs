@@ -479,7 +479,7 @@ impl<S: Store> Limiter<S> {
         };
         if found_by != FoundBy::default() {
             if let (Some(source), Mode::Charge) = (found_by.overridden, check.mode) {
-                self.worker.metrics.decided_by_override(source);
+                self.worker.metrics.count_override(source);
             }
             note(found_by, &check.plan, decision);
         }

@@ -200,8 +200,8 @@ pub(super) fn is_setting(path: &str) -> bool {
             .any(|table| path.starts_with(table))
 }
 
-/// The settings that were probably meant by a path, which is not one.
-pub(super) fn meant(path: &str) -> Vec<String> {
+/// The settings that a path was probably meant to name. The path itself names none.
+pub(super) fn similar_settings(path: &str) -> Vec<String> {
     let flat = |path: &str| path.replace('.', "_");
     let known: Vec<String> = SETTINGS.iter().map(|setting| flat(setting)).collect();
     if let Some(near) = nearest(&flat(path), known.iter().map(String::as_str)) {
@@ -251,7 +251,7 @@ fn suggestion_for(name: &str) -> String {
     ) {
         return format!("did you mean {PREFIX}{near}?");
     }
-    let meant: Vec<String> = meant(&rest.replace("__", "."))
+    let meant: Vec<String> = similar_settings(&rest.replace("__", "."))
         .iter()
         .map(|path| variable(path))
         .collect();

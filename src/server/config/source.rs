@@ -227,7 +227,7 @@ fn setting(flag: &Flag) -> Result<Setting, ConfigError> {
 /// Why a path is not a setting, and which one was probably meant.
 fn unknown(path: &str) -> String {
     let path = without_indexes(path);
-    let meant = environment::meant(&path);
+    let meant = environment::similar_settings(&path);
     if !meant.is_empty() {
         return format!("is not a setting; did you mean {}?", meant.join(" or "));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use config::{Map, Value, ValueKind};
 
 use super::ConfigError;
-use super::environment::meant;
+use super::environment::similar_settings;
 use super::source::origin_within;
 use tollgate_core::duration;
 use tollgate_core::nearest::nearest;
@@ -285,7 +285,8 @@ impl Table {
                 ),
                 // A name unlike all known ones may be a value in the wrong place.
                 None if self.path.is_empty() => {
-                    let meant = Some(meant(name).join(" or ")).filter(|meant| !meant.is_empty());
+                    let meant =
+                        Some(similar_settings(name).join(" or ")).filter(|meant| !meant.is_empty());
                     let right = meant.map_or_else(
                         || format!("there are {known}"),
                         |meant| format!("did you mean {meant}?"),

@@ -80,8 +80,9 @@ pub(super) struct Services<T> {
 /// Health and reflection.
 #[derive(Clone)]
 pub(super) struct OtherRoutes {
+    /// Reflection describes the services of tollgate alone.
     usual: Routes,
-    /// The same, and reflection also describes Envoy's service.
+    /// Reflection also describes Envoy's service.
     with_envoy: Routes,
 }
 

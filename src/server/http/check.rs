@@ -12,7 +12,7 @@ use tracing::Span;
 use super::body::{self, Media};
 use super::call::{CallPath, ParameterNames};
 use super::convert::{self, HttpAnswer};
-use super::parameters::{Asked, JointChecks, ParameterFields, Parameters};
+use super::parameters::{JointChecks, ParameterFields, Parameters, RequestedChecks};
 use super::subject::{CheckSettings, Subjects};
 use crate::limiter::Limiter;
 use crate::trace;
@@ -67,8 +67,8 @@ impl<S: Store> CheckEndpoint<S> {
     async fn answer(&self, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
         let form = self.settings.headers;
         let (check, id) = match parameters.asked {
-            Asked::Single(check, id) => (check, id),
-            Asked::Joint(JointChecks { checks, names }) => {
+            RequestedChecks::Single(check, id) => (check, id),
+            RequestedChecks::Joint(JointChecks { checks, names }) => {
                 let decided = Box::pin(self.limiter.decide_joint(checks, None)).await;
                 if let Ok((joint, plans)) = &decided {
                     let by = joint.decisions[joint.binding].decided_by.as_str();

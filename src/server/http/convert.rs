@@ -35,7 +35,7 @@ pub(super) struct HttpAnswer<'a> {
     plan: &'a Plan,
     form: HeaderForm,
     /// Members of the JSON beside those of the decision.
-    beside: Value,
+    more_members: Value,
 }
 
 impl<'a> HttpAnswer<'a> {
@@ -44,7 +44,7 @@ impl<'a> HttpAnswer<'a> {
             decision,
             plan,
             form,
-            beside: json!({}),
+            more_members: json!({}),
         }
     }
 
@@ -63,7 +63,7 @@ impl<'a> HttpAnswer<'a> {
         let mut problem = denial(decision, plan, status);
         problem["violated-policies"] = violated(decision).into();
         merge(&mut problem, decided(decision, plan));
-        merge(&mut problem, self.beside);
+        merge(&mut problem, self.more_members);
         (
             status,
             headers(decision, plan, self.form),
@@ -81,7 +81,7 @@ impl<'a> HttpAnswer<'a> {
 
     fn json(self) -> Body {
         let mut value = decided(self.decision, self.plan);
-        merge(&mut value, self.beside);
+        merge(&mut value, self.more_members);
         body("application/json", &value)
     }
 }

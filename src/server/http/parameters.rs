@@ -25,7 +25,7 @@ use tollgate_store::Check;
 /// The parameters of a check.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    pub asked: Asked,
+    pub asked: RequestedChecks,
     /// The status of a denial, 400 to 599. Default: 429. nginx's `auth_request` takes 401 and 403 for a denial, and any
     /// other for a fault of its own.
     pub deny_status: StatusCode,
@@ -33,7 +33,7 @@ pub(super) struct Parameters {
 
 /// What is to be decided.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum RequestedChecks {
     /// One request, and its id.
     Single(Check<String>, Option<RequestId>),
     /// Requests that pass together or not at all.
@@ -227,9 +227,11 @@ impl ParameterFields {
             return Err("request_id stands beside peek, which charges nothing".to_owned());
         }
         let of_one = |asked| match (asked, &id) {
-            (Asked::Joint(_), Some(_)) => Err("request_id stands beside several subjects: \
+            (RequestedChecks::Joint(_), Some(_)) => {
+                Err("request_id stands beside several subjects: \
                 a joint decision takes none"
-                .to_owned()),
+                    .to_owned())
+            }
             (asked, _) => Ok(asked),
         };
         let asked = match self.requests.take() {
@@ -244,7 +246,7 @@ impl ParameterFields {
                 })?;
                 match <[NamedRequest; 1]>::try_from(found) {
                     Ok([only]) if settings.subjects.as_slice().len() == 1 => {
-                        Asked::Single(only.check(mode)?, id.clone())
+                        RequestedChecks::Single(only.check(mode)?, id.clone())
                     }
                     Ok([only]) => joint(vec![only], mode)?,
                     Err(found) => joint(found, mode)?,
@@ -362,13 +364,13 @@ pub(super) struct NamedRequest {
     pub fields: RequestFields,
 }
 
-fn joint(requests: Vec<NamedRequest>, mode: Mode) -> Result<Asked, String> {
+fn joint(requests: Vec<NamedRequest>, mode: Mode) -> Result<RequestedChecks, String> {
     let names = requests
         .iter()
         .map(|request| request.name.clone())
         .collect();
     let checks = requests.into_iter().map(|request| request.check(mode));
-    Ok(Asked::Joint(JointChecks {
+    Ok(RequestedChecks::Joint(JointChecks {
         checks: checks.collect::<Result<_, _>>()?,
         names,
     }))
@@ -483,8 +485,8 @@ mod tests {
         /// The one request that was asked for.
         fn single(&self) -> &Check<String> {
             match &self.asked {
-                Asked::Single(check, _) => check,
-                Asked::Joint(joint) => panic!("{joint:?}"),
+                RequestedChecks::Single(check, _) => check,
+                RequestedChecks::Joint(joint) => panic!("{joint:?}"),
             }
         }
     }
@@ -611,7 +613,7 @@ mod tests {
         let found = from_json(
             r#"{"requests": [{"key": "u1", "plan": "free", "cost": 2, "shard": "acme"}, {"key": "acme", "plan": "org"}], "peek": true}"#,
         );
-        let Asked::Joint(JointChecks { checks, names }) = found.unwrap().asked else {
+        let RequestedChecks::Joint(JointChecks { checks, names }) = found.unwrap().asked else {
             panic!("it is not a joint decision")
         };
         assert_eq!(names, ["requests[0]", "requests[1]"]);

@@ -162,8 +162,8 @@ impl DenyCache {
         self.holds_until_us.fetch_max(until_us, Ordering::Relaxed);
     }
 
-    /// Forgets the denials of a key under all plans with this `counts_as`. This includes denials asked for by now that are not
-    /// remembered yet.
+    /// Forgets the denials of a key under all plans with this `counts_as`. A denial that was asked for before, and would be
+    /// remembered after, is not kept.
     pub(super) fn forget(&self, counts_as: &str, key: &Key, now_us: u64) {
         let subject = self.subject(counts_as, key);
         self.table().forgotten.put(subject, now_us);

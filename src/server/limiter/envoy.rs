@@ -282,7 +282,7 @@ impl<S: Store> Limiter<S> {
             decision.outcome = Outcome::Allowed;
         }
         if found.is_unmatched {
-            self.worker.metrics.unmatched(decision.allowed());
+            self.worker.metrics.count_unmatched(decision.allowed());
         }
         DescriptorDecision {
             decision,

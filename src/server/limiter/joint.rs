@@ -125,7 +125,7 @@ impl<S: Store> Limiter<S> {
 
     /// Counts a joint decision by its outcome: allowed, denied or never fits.
     pub(super) fn count_joint(&self, outcome: Outcome) {
-        self.worker.metrics.decided_jointly(outcome);
+        self.worker.metrics.count_joint(outcome);
     }
 
     /// Finds the plan of each check, and decides what needs no store.

@@ -115,12 +115,12 @@ impl Metrics {
     }
 
     /// Counts a descriptor that no rule matches.
-    pub(super) fn unmatched(&self, allowed: bool) {
+    pub(super) fn count_unmatched(&self, allowed: bool) {
         add(&self.unmatched[usize::from(!allowed)], 1);
     }
 
     /// Counts a joint decision.
-    pub(super) fn decided_jointly(&self, outcome: Outcome) {
+    pub(super) fn count_joint(&self, outcome: Outcome) {
         let index = JOINT_OUTCOMES.iter().position(|other| *other == outcome);
         if let Some(index) = index {
             add(&self.joint[index], 1);
@@ -128,7 +128,7 @@ impl Metrics {
     }
 
     /// Counts a decision in which an override from this source took part.
-    pub(super) fn decided_by_override(&self, source: OverrideSource) {
+    pub(super) fn count_override(&self, source: OverrideSource) {
         add(&self.by_override[source as usize], 1);
     }
 

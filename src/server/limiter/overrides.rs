@@ -275,7 +275,7 @@ impl Overrides {
             let read = move || codec::read(records, set.version);
             let read = tokio::task::spawn_blocking(read).await;
             let read = read.map_err(|error| StoreError::InvalidReply(error.to_string()))?;
-            self.take_up(read).await;
+            self.apply_overrides(read).await;
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Overrides {
     }
 
     /// Has all limiters decide by these. Takes milliseconds where there are thousands, so it is done on another thread.
-    async fn take_up(&self, overrides: RuntimeOverrides) {
+    async fn apply_overrides(&self, overrides: RuntimeOverrides) {
         let limiter = self.0.limiter.clone();
         let replace = move || {
             let now_us = limiter.overrides_now_us();
@@ -419,7 +419,7 @@ impl Overrides {
                     ..entry.clone()
                 })
             });
-            self.take_up(known.after_change(version, &removed, written.clone()))
+            self.apply_overrides(known.after_change(version, &removed, written.clone()))
                 .await;
             self.forget_denials(entry);
             return Ok(written);

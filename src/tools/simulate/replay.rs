@@ -152,7 +152,7 @@ impl Replay {
                     .plans
                     .iter_mut()
                     .map(|plan| &mut plan.variants[variant]);
-                variants.for_each(|variant| variant.take_up(overrides));
+                variants.for_each(|variant| variant.apply_overrides(overrides));
             }
             self.overrides[variant] = overrides;
         }
@@ -302,7 +302,7 @@ impl Hours {
         let start_us = at_us - at_us % self.step_us;
         if self.rows.last().is_none_or(|last| last.start_us < start_us) {
             if self.rows.len() >= HOURS_MAX && self.step_us == HOUR_US {
-                self.widen();
+                self.merge_into_days();
                 return self.row(at_us);
             }
             self.rows.push(Hour {
@@ -316,7 +316,7 @@ impl Hours {
     }
 
     /// Adds hours up to days.
-    pub(super) fn widen(&mut self) {
+    pub(super) fn merge_into_days(&mut self) {
         self.step_us = 24 * HOUR_US;
         let rows = std::mem::take(&mut self.rows);
         rows.iter().for_each(|row| self.row(row.start_us).add(row));

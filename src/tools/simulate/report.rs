@@ -289,7 +289,7 @@ fn hours(parts: &[Replay]) -> (Vec<Hour>, u64) {
     for part in parts {
         let mut part: Hours = part.hours.clone();
         if part.step_us < step_us {
-            part.widen();
+            part.merge_into_days();
         }
         rows.append(&mut part.rows);
     }

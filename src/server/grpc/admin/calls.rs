@@ -75,27 +75,9 @@ impl AdminCalls {
     }
 }
 
-/// The name of a code, as gRPC's documents spell it.
-pub(super) fn word(code: Code) -> &'static str {
-    CODES[code as usize]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_code_has_its_own_word() {
-        for (number, name) in CODES.iter().enumerate() {
-            let code = Code::from_i32(number as i32);
-            assert_eq!(code as usize, number);
-            let camel: String = format!("{code:?}")
-                .chars()
-                .filter(char::is_ascii_alphabetic)
-                .collect();
-            assert_eq!(camel.to_uppercase(), name.replace('_', ""));
-        }
-    }
 
     #[test]
     fn counts_are_listed_by_method_and_code() {

@@ -6,9 +6,9 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
 use super::AdminParts;
-use super::calls::{AdminMethod, word};
+use super::calls::AdminMethod;
 use crate::grpc::pb::admin_service_server::AdminService;
-use crate::grpc::{convert, pb};
+use crate::grpc::{code, convert, pb};
 use crate::limiter::{AdminError, CallerDeadline, OverrideRefusal};
 use crate::log_throttle::LogThrottle;
 use tollgate_core::key::Key;
@@ -87,7 +87,7 @@ impl<S: Store> Admin<S> {
             if let Some(calls) = self.refused.due(monotonic()) {
                 tracing::info!(
                     method = method.name(),
-                    code = word(code),
+                    code = code::name(code),
                     calls,
                     outcome,
                     "admin calls were refused"
@@ -101,7 +101,7 @@ impl<S: Store> Admin<S> {
         if method.changes() {
             tracing::info!(
                 method = method.name(),
-                code = word(code),
+                code = code::name(code),
                 plan,
                 key_hash,
                 outcome,
@@ -110,7 +110,7 @@ impl<S: Store> Admin<S> {
         } else {
             tracing::debug!(
                 method = method.name(),
-                code = word(code),
+                code = code::name(code),
                 plan,
                 key_hash,
                 outcome,

@@ -238,8 +238,8 @@ fn timestamp(at_us: u64) -> prost_types::Timestamp {
     }
 }
 
-/// A time of the wire in microseconds since 1970.
-fn at_us(at: prost_types::Timestamp) -> u64 {
+/// A time of a message, in microseconds since 1970.
+fn timestamp_us(at: prost_types::Timestamp) -> u64 {
     us(prost_types::Duration {
         seconds: at.seconds,
         nanos: at.nanos,
@@ -262,9 +262,9 @@ fn line(entry: &pb::PlanOverride) -> String {
         }
         None => "nothing".to_owned(),
     };
-    let until = entry
-        .expires_at
-        .map_or_else(String::new, |at| format!(", until {}", Utc(at_us(at))));
+    let until = entry.expires_at.map_or_else(String::new, |at| {
+        format!(", until {}", Utc(timestamp_us(at)))
+    });
     let by = match entry.source() {
         pb::OverrideSource::File => "of the config".to_owned(),
         _ => format!("version {}", entry.version),
@@ -321,7 +321,7 @@ fn entry_json(entry: &pb::PlanOverride) -> Value {
         ("set_at_us", entry.set_at),
     ] {
         if let Some(at) = at {
-            put(name, at_us(at).into());
+            put(name, timestamp_us(at).into());
         }
     }
     for (name, text) in [("reason", &entry.reason), ("problem", &entry.problem)] {

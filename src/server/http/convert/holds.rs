@@ -45,7 +45,7 @@ impl HttpAnswer<'_> {
     }
 
     fn with_members(mut self, more: Value) -> Self {
-        merge(&mut self.beside, more);
+        merge(&mut self.more_members, more);
         self
     }
 }

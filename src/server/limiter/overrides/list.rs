@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::{Overrides, RuntimeOverrides, codec, order};
 use tollgate_core::plan::{OverrideSource, OverrideSubject, PlanOverride, PlanSet};
 
-/// Overrides on one page, if no other number is asked for, and at most.
-pub(super) const PAGE_DEFAULT: usize = 100;
+/// Number of overrides on one page, if no other is asked for.
+pub(super) const PAGE_SIZE_DEFAULT: usize = 100;
 /// Maximum number of overrides on one page.
-pub(super) const PAGE_MAX: usize = 1_000;
+pub(super) const PAGE_SIZE_MAX: usize = 1_000;
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,7 @@ pub struct OverrideQuery {
     pub plan: String,
     /// With a plan: the key whose overrides to list, the one in force first.
     pub matching_key: Option<String>,
-    /// Overrides on a page; 0 for [`PAGE_DEFAULT`].
+    /// Overrides on a page; 0 for [`PAGE_SIZE_DEFAULT`].
     pub page_size: usize,
     /// Where the page begins, as the page before it told; empty for the first.
     pub page_token: String,
@@ -80,11 +80,11 @@ impl Overrides {
         let now_us = limiter.overrides_now_us();
         let plans = snapshot.plans();
         let size = match query.page_size {
-            0 => PAGE_DEFAULT,
-            size @ 1..=PAGE_MAX => size,
+            0 => PAGE_SIZE_DEFAULT,
+            size @ 1..=PAGE_SIZE_MAX => size,
             size => {
                 return Err(format!(
-                    "page_size is {size}; it is 1 to {PAGE_MAX}, or 0 for {PAGE_DEFAULT}"
+                    "page_size is {size}; it is 1 to {PAGE_SIZE_MAX}, or 0 for {PAGE_SIZE_DEFAULT}"
                 ));
             }
         };

@@ -67,7 +67,7 @@ fn limits_work(plan: &Plan) -> usize {
         + usize::from(own.blocks) * BLOCK_WORK
 }
 
-/// Work of reading and writing all records of a state, where other plans may have left some, or a block one of its own.
+/// Work of reading and writing all records of a state. None where it can only have those of the plan's own limits, without blocks.
 #[inline]
 fn records_work(plan: &Plan) -> usize {
     let SharedLimits {

@@ -57,7 +57,7 @@ pub struct Variant {
     bucket_needs: Vec<Option<Box<BucketNeed>>>,
     /// Requests that were denied.
     pub(in crate::simulate) denied: Vec<u32>,
-    /// What each key needs of each limit.
+    /// The smallest quota of each limit that would have denied a key nothing, for one key after the other.
     pub(in crate::simulate) needs: Vec<u64>,
     counters: Counters,
     blocks: Blocks,
@@ -110,7 +110,7 @@ impl Variant {
     }
 
     /// Decides by these overrides from now on.
-    pub(super) fn take_up(&mut self, overrides: &FileOverrides) {
+    pub(super) fn apply_overrides(&mut self, overrides: &FileOverrides) {
         self.plan_index = overrides.plan_index(&self.plan);
     }
 
