@@ -23,7 +23,7 @@ use std::io;
 pub(crate) use acceptor::accept;
 pub(crate) use admission::{AdmissionPermit, Usage};
 pub(crate) use aux_server::AuxServer;
-pub(crate) use connection::stopped;
+pub(crate) use connection::wait_until_stopped;
 pub use listener::{Address, AddressError, BindError, Listener};
 pub use pool::{CONNECTIONS_MAX, Connections};
 pub(crate) use socket::{Accepted, Socket};

@@ -133,7 +133,7 @@ fn entry(node: Node, names: &PlanNames, errors: &mut ErrorList) -> Option<PlanOv
     })
 }
 
-/// The name of the plan. That there is one of this name is checked here, since the error then comes beside those of other fields.
+/// The name of the plan. Whether there is such a plan is checked here, so that the error stands beside those of other fields.
 fn plan(table: &mut Table, names: &PlanNames, errors: &mut ErrorList) -> Option<String> {
     let Some(node) = table.take("plan") else {
         report(

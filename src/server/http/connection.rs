@@ -25,7 +25,7 @@ use super::host;
 use super::progress::{ConnectionProgress, TrackedBody};
 use super::tracked::{TrackedRequestBody, TrackedSocket};
 use crate::tls::Protocol;
-use crate::transport::{Accepted, AdmissionPermit, Socket, stopped};
+use crate::transport::{Accepted, AdmissionPermit, Socket, wait_until_stopped};
 use tollgate_store::Store;
 
 /// Longest time for the TLS handshake, if there is one.
@@ -77,7 +77,7 @@ pub(super) async fn serve<S: Store>(
         biased;
         opened = tokio::time::timeout(OPEN_TIMEOUT, Socket::open(accepted, Protocol::Http1)) => opened,
         () = admission.close_requested() => Ok(None),
-        () = stopped(&mut stopping, None) => Ok(None),
+        () = wait_until_stopped(&mut stopping, None) => Ok(None),
     };
     let Ok(Some(socket)) = opened else { return };
     let progress = Arc::new(ConnectionProgress::new(admission.usage()));
@@ -101,7 +101,7 @@ pub(super) async fn serve<S: Store>(
             step = progress.overdue() => return tracing::debug!(?step, "HTTP connection took too long"),
             // Only idle connections are asked to close, so nothing is lost.
             () = admission.close_requested() => return,
-            () = stopped(&mut stopping, None), if !is_stopping => {
+            () = wait_until_stopped(&mut stopping, None), if !is_stopping => {
                 connection.as_mut().graceful_shutdown();
                 is_stopping = true;
             }

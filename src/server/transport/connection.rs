@@ -103,7 +103,7 @@ pub(crate) async fn serve<H, F>(
         biased;
         opened = opening.as_mut() => opened,
         () = admission.close_requested() => None,
-        () = stopped(&mut stopping, None) => tokio::time::timeout(DRAINING_PREFACE_TIMEOUT, opening.as_mut()).await.ok().flatten(),
+        () = wait_until_stopped(&mut stopping, None) => tokio::time::timeout(DRAINING_PREFACE_TIMEOUT, opening.as_mut()).await.ok().flatten(),
     };
     drop(opening);
     let Some(mut connection) = opened else { return };
@@ -115,7 +115,7 @@ pub(crate) async fn serve<H, F>(
             draining.send_replace(true);
             connection.leave(&calls, EVICTION_TIMEOUT).await
         }
-        () = stopped(&mut stopping, age) => {
+        () = wait_until_stopped(&mut stopping, age) => {
             draining.send_replace(true);
             tokio::select! {
                 ended = connection.leave(&calls, GOAWAY_TIMEOUT) => ended,
@@ -129,7 +129,10 @@ pub(crate) async fn serve<H, F>(
 }
 
 /// Waits until `stopping` is true or its sender is gone, or for `time_limit` if there is one.
-pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>, time_limit: Option<Duration>) {
+pub(crate) async fn wait_until_stopped(
+    stopping: &mut watch::Receiver<bool>,
+    time_limit: Option<Duration>,
+) {
     let stopped = stopping.wait_for(|stopping| *stopping);
     // An error means that the time is over, or that the sender is gone, which also means stop.
     match time_limit {

@@ -164,7 +164,7 @@ impl JointEntries<'_> {
         }
     }
 
-    /// Writes the blocks that began. One for which there is no room is told, and does not run.
+    /// Writes the blocks that began. One for which there is no room is reported as begun, and is not kept.
     fn write_begun(&mut self) {
         for (index, limit) in std::mem::take(&mut self.begun) {
             let told = BlockReading {

@@ -381,7 +381,7 @@ impl ClusterState {
             .iter()
             .map(|master| ((*master).clone(), self.node(master, || probe_for(master))))
             .collect();
-        // A node's probe call must be in one of its slots. Slots move, and a node known from a redirection had none yet.
+        // A probe call must be in a slot of its node. It is set anew where slots have moved, or where only a redirection named the node.
         for (master, node) in &nodes {
             node.manager.set_probe_call_unless(
                 |probe_call| !probe_call.asking && owns(master, probe_call),

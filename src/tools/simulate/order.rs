@@ -45,7 +45,7 @@ pub struct ReorderBuffer {
     spare: Vec<Second>,
 }
 
-/// What was given out of the second that a request was last given out of. Further lines of it may come.
+/// The second that the last request given out was of, and how much of it was given out. Further lines of it may come.
 #[derive(Debug, Default)]
 struct LastSecond {
     second: u64,
@@ -57,8 +57,8 @@ struct LastSecond {
 }
 
 impl LastSecond {
-    /// Adds `requests` of `second`. Returns where in the second the part begins that they are spread over, and its length. While the
-    /// second is `unfinished`, room is left for as many more as the second before had, or for half of the rest.
+    /// Adds `requests` of `second`, which are spread over a part of it. Returns where in the second this part begins, and its length.
+    /// While the second is `unfinished`, room is left for as many more as the second before had, or for half of the rest.
     fn spread(&mut self, second: u64, requests: u64, unfinished: bool) -> (u64, u64) {
         if self.second != second {
             *self = Self {

@@ -10,9 +10,9 @@ use crate::limiter::{BOUNDS_NS, LimiterCounter, PlanSnapshot, Timings, Totals};
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_store::StoreError;
 
-/// The span that figures of "the last seconds" cover at most, as long as somebody looks. Long enough for a rate of a few calls,
+/// Maximum span of the figures of "the last seconds", as long as somebody looks. Long enough for a rate of a few calls,
 /// short enough to see a change.
-const SPAN: Duration = Duration::from_secs(10);
+const SPAN_MAX: Duration = Duration::from_secs(10);
 /// Least time between two samples, and least span of a rate. Viewers ask once a second.
 const SPACING: Duration = Duration::from_millis(900);
 
@@ -153,8 +153,9 @@ impl Samples {
     /// looked in the last seconds, or the plans were replaced in them.
     pub(super) fn add(&mut self, sample: &Sample) -> Option<Recent> {
         let age = |other: &Sample| sample.at.saturating_duration_since(other.at);
-        self.0
-            .retain(|other| Arc::ptr_eq(&other.snapshot, &sample.snapshot) && age(other) <= SPAN);
+        self.0.retain(|other| {
+            Arc::ptr_eq(&other.snapshot, &sample.snapshot) && age(other) <= SPAN_MAX
+        });
         let recent = self
             .0
             .front()

@@ -83,7 +83,7 @@ impl Cluster {
         node.ask(request, left, follower).await
     }
 
-    /// Decides one request without the batcher, as [`Node::decide_unbatched`], on the node that has its name.
+    /// Decides one request without the batcher, as [`super::super::RedisNode::decide_unbatched`], on the node that has its name.
     pub(in crate::redis) async fn decide_unbatched(
         &self,
         request: ScriptRequest,

@@ -23,7 +23,7 @@ pub(in crate::redis) struct JointPlace {
     pub(in crate::redis) takes_nothing: bool,
 }
 
-/// What a joint decision is for. It is one for all its requests.
+/// What a joint decision is for; the same for all its requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::redis) enum Purpose {
     /// It is decided by one call.
