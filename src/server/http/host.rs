@@ -47,7 +47,7 @@ enum ListedHost {
 impl HostName {
     /// Parses a name without a port. `*.` at its begin stands for one or more labels.
     ///
-    /// Errors: how to write a name. The text continues a sentence such as "http_hosts[0] is wrong; ".
+    /// Errors: how to write a name. The text continues a sentence such as `http_hosts[0] is wrong; `.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let name = text.strip_prefix("*.").unwrap_or(text);
         let is_plain = |label: &str| {

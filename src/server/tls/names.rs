@@ -35,7 +35,7 @@ pub(super) enum CertificateName<'a> {
 impl ClientName {
     /// Parses a name: a URI if it contains `://`, else a DNS name. A URI may end in `/*`, which stands for everything below it.
     ///
-    /// Errors: how to write a name. The text continues a sentence such as "client_names[0] is wrong; ".
+    /// Errors: how to write a name. The text continues a sentence such as `client_names[0] is wrong; `.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = text.split_once(AUTHORITY) else {
             return match DnsName::try_from(text) {
