@@ -30,13 +30,27 @@ pub mod tls;
 pub mod untimed;
 pub mod wire;
 
-/// Sends a signal (a name such as `STOP`) to a child that this test started.
+/// Sends a signal (a name such as `STOP`) to a child that this test started. Returns from `STOP` when every thread of it stands still:
+/// one thread takes the signal and stops the others, which answer until then.
 pub fn signal(child: &std::process::Child, signal: &str) {
     // The shell's own kill: the program of that name is missing on small systems.
     let status = std::process::Command::new("sh")
         .args(["-c", &format!("kill -{signal} {}", child.id())])
         .status();
     assert!(status.unwrap().success(), "kill -{signal}");
+    while signal == "STOP" && !stands_still(child.id()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Whether every thread of a process is stopped, or has ended.
+fn stands_still(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.map(Result::unwrap).all(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+        state.is_none_or(|state| state.trim_start().starts_with(['T', 'Z', 'X']))
+    })
 }
 
 /// A process that ends with the test that started it, however the test ends.

@@ -252,7 +252,7 @@ const UNUSABLE_FILES: [Row; 7] = [
     ),
     (
         &[("store.tls.ca_file", "garbled")],
-        ["store.tls.ca_file", "no authority's certificate"],
+        ["store.tls.ca_file", "not an authority's certificate"],
     ),
     (
         &[("store.tls.ca_file", "empty")],
