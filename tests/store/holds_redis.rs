@@ -315,6 +315,38 @@ async fn fault_86_a_call_with_an_id_that_redis_refuses_changes_nothing_whichever
 
 /// What a settle gave back to a bucket is not given back by one that comes later, though other charges have come since: 1,000 units
 /// drain in 600 ms.
+/// Ids that are no longer recent lie in a HASH, by parts. What a part says of an id goes with the part, what is said of it since stays.
+#[tokio::test]
+async fn an_id_that_was_forgotten_and_has_ended_anew_is_known_as_long_as_at_first() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let (store, plan) = (store_on(&redis, &clock), plan(&[BUCKET], None, 256));
+    let use_ids = async |name: &str, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let id = format!("{name} {number}");
+            let reserved = call(&store, &ask(&plan, "key", (&id, reserve(2, 60)))).await;
+            assert!(is_held(&reserved), "{id}: {reserved:?}");
+            let settled = call(&store, &ask(&plan, "key", (&id, settle(1)))).await;
+            assert_eq!(settlement(settled).outcome, SettleOutcome::Settled);
+        }
+    };
+    // Two halves of a part, of which one is remembered for longer.
+    use_ids("first", 0..8).await;
+    clock.advance(300 * S);
+    use_ids("first", 8..16).await;
+    use_ids("other", 0..16).await;
+    clock.advance(301 * S);
+    use_ids("first", 0..1).await;
+    use_ids("other", 16..31).await;
+    clock.advance(300 * S);
+    // Moves the recent ids, and forgets the rest of the part.
+    use_ids("other", 31..33).await;
+    let again = call(&store, &ask(&plan, "key", ("first 0", reserve(2, 60)))).await;
+    assert!(
+        matches!(again.event, HoldEvent::Repeated { .. }),
+        "{again:?}"
+    );
+}
+
 #[tokio::test]
 async fn what_another_settle_gave_back_to_a_bucket_does_not_come_back_again() {
     for algorithms in [&[BUCKET][..], &[BUCKET, WINDOW]] {

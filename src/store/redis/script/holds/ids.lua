@@ -233,7 +233,7 @@ if not move_recent then
     local head_at, at, names, releases = find_recent(value)
     local _, expires = unpack(HEAD, value, head_at)
     local recent_count, ids, first, gaps, stale, max_ids = unpack(IDS, value, head_at + 6)
-    local fields, part, gone, recent_at = {}, {}, nil, at
+    local fields, part, moved, gone, recent_at = {}, {}, {}, nil, at
     first, ids, gaps, stale, gone = forget_over(ids_key, first, ids, gaps, stale, recent_count)
     local number = first + ids + gaps - recent_count
     local field = format('%d', number)
@@ -243,7 +243,9 @@ if not move_recent then
       if until_us <= now and ids + gaps == recent_count and not fields[1] then
         ids, recent_count = ids - 1, recent_count - 1
       else
-        fields[#fields + 1] = 'i' .. sub(value, at + 1, at + size)
+        local field = 'i' .. sub(value, at + 1, at + size)
+        moved[field] = true
+        fields[#fields + 1] = field
         fields[#fields + 1] = pack('<I6BI7I6I6Bc0', number, kind, until_us, cost, actual, releases[plan], names[plan])
         part[#part + 1], number = sub(value, at, at + size), number + 1
       end
@@ -260,8 +262,13 @@ if not move_recent then
     end
     value = sub(value, 1, head_at + 5) .. pack(IDS, 0, ids, first, gaps, stale, max_ids) .. sub(value, head_at + 24, recent_at - 1)
     call('SET', key, value, 'KEEPTTL')
-    for place = 1, #gone, 1000 do
-      try('HDEL', ids_key, table_unpack(gone, place, math.min(place + 999, #gone)))
+    local dropped = {}
+    for _, id_field in ipairs(gone) do
+      -- An id that was forgotten and has ended anew is there again.
+      dropped[#dropped + 1] = not moved[id_field] and id_field or nil
+    end
+    for place = 1, #dropped, 1000 do
+      try('HDEL', ids_key, table_unpack(dropped, place, math.min(place + 999, #dropped)))
     end
     return value
   end

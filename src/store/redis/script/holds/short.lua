@@ -176,7 +176,8 @@ if units > 0 then
 --> hold_bucket_units
   if units > 0 then
     debt, given = debt - units * step, given + units * step
-    if given > GIVEN_MAX then
+    if given > GIVEN_MAX or debt == 0 then
+      -- A bucket that is full again has no record.
       break
     end
     numbers[1], fits, record, fresh_at = debt, debt <= (burst - 1) * step, pack(bucket, limit_head, now + debt), before
