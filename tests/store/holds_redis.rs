@@ -347,6 +347,41 @@ async fn an_id_that_was_forgotten_and_has_ended_anew_is_known_as_long_as_at_firs
     );
 }
 
+/// A sixth run has no place in a window of four cells, so a reserve merges the runs of each cell.
+#[tokio::test]
+async fn a_reserve_that_merges_runs_of_a_window_loses_no_unit() {
+    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let store = store_on(&redis, &clock);
+    let precise = Algorithm::SlidingWindow { precision: 4 };
+    let limit = Limit::new("precise", 12, Duration::from_secs(2), precise).unwrap();
+    let precise = Arc::new(Plan {
+        holds: HoldTerms::default().into(),
+        ..Plan::new("precise", Rule::limits([limit]))
+    });
+    let second = START_US - START_US % S;
+    // Three runs stand in the first cell of half a second, one in the next one, and one in that behind it.
+    for (at_ms, cost) in [(100, 1), (200, 3), (300, 3), (900, 3), (1_034, 1)] {
+        clock.set(second + at_ms * 1_000);
+        let id = format!("at {at_ms}");
+        call(
+            &store,
+            &ask(&precise, "key", (&id, HoldCall::Record { cost })),
+        )
+        .await;
+    }
+    clock.set(second + 2_070 * 1_000);
+    assert_eq!(used(&store, &precise, "key").await, 11);
+    let sixth = ask(&precise, "key", ("sixth", reserve(1, 60)));
+    assert!(is_held(&call(&store, &sixth).await));
+    // All but the last have left.
+    clock.set(second + 3_500 * 1_000);
+    let check = check(&precise, "key", Mode::Charge);
+    for expected in 2..=4 {
+        assert!(store.decide_one(&check, PATIENCE).await.unwrap().fits);
+        assert_eq!(used(&store, &precise, "key").await, expected);
+    }
+}
+
 #[tokio::test]
 async fn what_another_settle_gave_back_to_a_bucket_does_not_come_back_again() {
     for algorithms in [&[BUCKET][..], &[BUCKET, WINDOW]] {
