@@ -38,7 +38,9 @@ pub fn signal(child: &std::process::Child, signal: &str) {
         .args(["-c", &format!("kill -{signal} {}", child.id())])
         .status();
     assert!(status.unwrap().success(), "kill -{signal}");
+    let sent = std::time::Instant::now();
     while signal == "STOP" && !stands_still(child.id()) {
+        assert!(sent.elapsed() < server::PATIENCE, "it does not stop");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

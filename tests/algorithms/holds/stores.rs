@@ -15,7 +15,7 @@ use tollgate::store::{
     Verdict,
 };
 
-use super::steps;
+use super::{further_seed, steps};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::cluster::Cluster;
 use crate::support::history::{Random, Times};
@@ -474,7 +474,7 @@ async fn compare(url: &str, steps_each: u64, seed: u64) {
     let short = SHAPES.into_iter().take(7).chain(SHAPES.into_iter().take(7));
     let all_histories = others.chain(short.map(|shapes| (shapes, About::OnePlan)));
     for (number, (shapes, about)) in (0..).zip(all_histories) {
-        let mut history = History::new(url, (seed + number, shapes, about));
+        let mut history = History::new(url, (seed + number + further_seed(), shapes, about));
         assert!(history.redis.connected(Duration::from_secs(10)).await);
         let mut times = Times::new(START_US + number * 1_000_000 * S, S / 2);
         let mut latest_us = 0;

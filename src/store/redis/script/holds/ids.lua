@@ -243,9 +243,9 @@ if not move_recent then
       if until_us <= now and ids + gaps == recent_count and not fields[1] then
         ids, recent_count = ids - 1, recent_count - 1
       else
-        local field = 'i' .. sub(value, at + 1, at + size)
-        moved[field] = true
-        fields[#fields + 1] = field
+        local id_field = 'i' .. sub(value, at + 1, at + size)
+        moved[id_field] = true
+        fields[#fields + 1] = id_field
         fields[#fields + 1] = pack('<I6BI7I6I6Bc0', number, kind, until_us, cost, actual, releases[plan], names[plan])
         part[#part + 1], number = sub(value, at, at + size), number + 1
       end
@@ -263,9 +263,9 @@ if not move_recent then
     value = sub(value, 1, head_at + 5) .. pack(IDS, 0, ids, first, gaps, stale, max_ids) .. sub(value, head_at + 24, recent_at - 1)
     call('SET', key, value, 'KEEPTTL')
     local dropped = {}
-    for _, id_field in ipairs(gone) do
+    for _, gone_field in ipairs(gone) do
       -- An id that was forgotten and has ended anew is there again.
-      dropped[#dropped + 1] = not moved[id_field] and id_field or nil
+      dropped[#dropped + 1] = not moved[gone_field] and gone_field or nil
     end
     for place = 1, #dropped, 1000 do
       try('HDEL', ids_key, table_unpack(dropped, place, math.min(place + 999, #dropped)))
