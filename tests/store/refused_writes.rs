@@ -250,6 +250,29 @@ async fn fault_86_a_clamp_that_redis_refuses_loses_no_unit() {
     }
 }
 
+/// A `sliding_window` of more runs than it keeps merges those of one cell, and then writes its charge. If Redis refuses that, the
+/// units are what they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_86_a_window_whose_runs_were_merged_for_a_charge_that_redis_refuses_is_whole() {
+    let refusals = ["set", "setrange", "pexpireat", NO_MEMORY];
+    let (mut twins, mut random) = (Twins::start(), Random(1));
+    let plan = plan(vec![limit(400, MINUTE, WINDOW)]);
+    for number in 0..REQUESTS {
+        twins.clock.advance(random.below(1_200_000));
+        let refusal = (number % 2 == 1).then(|| *random.pick(&refusals));
+        let cost = 1 + random.below(5);
+        drop(twins.decide(&[ask(&plan, "key", cost)], refusal).await);
+    }
+    println!("{:?}", twins.refused);
+    assert!(
+        refusals
+            .iter()
+            .all(|refusal| twins.refused.get(refusal).is_some_and(|times| *times > 0)),
+        "{:?}",
+        twins.refused
+    );
+}
+
 /// A slot under migration takes no new key. A log that begins anew there is written over what it had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_or_none() {

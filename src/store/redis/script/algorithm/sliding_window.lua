@@ -162,11 +162,11 @@ elseif not several and (rings or from > #value) then
   local runs = size > 0 and try('GETRANGE', keys[next_packed], ring, ring + 12 * size - 1) or ''
   if #runs == 12 * size then
     runs = sub(sub(runs, 12 * first + 1) .. sub(runs, 1, 12 * first), 1, 12 * (n - 1)) .. run
-    first = 0
-    if n <= precision then
---> grow
-    elseif may_merge then
+    if n > precision and may_merge then
 --> merge
+    end
+    if n <= precision then
+--> rewrite
     end
   end
 end
@@ -177,20 +177,8 @@ else
 end
 --}
 
---{ grow
--- Written as a state of its own, which means what the one so far means.
-size, ring, rings = n < 8 and 8 or n < 32 and 32 or precision + 1, from, true
-if size > precision + 1 then
-  size = precision + 1
-end
-slots, length = size + 128, from + 12 * size
-shape = slots + 256 * n + 16777216 * ring
-reply = try('SET', keys[next_packed], sub(value, 1, from - 32)
-  .. pack('<BI6I5I7I7I5B', limit_head, used, shape, oldest, newest, units, RINGS) .. runs .. rep('\0', 12 * (size - n)), 'KEEPTTL')
---}
-
 --{ merge
--- Runs of one cell become one, of the newest one's time. That changes slots in use, so the record has to be written after it.
+-- Runs of one cell become one, of the newest one's time.
 local merged, taken, more = {}, unpack('<I7I5', runs)
 for place = 13, #runs, 12 do
   local next_taken, next_more = unpack('<I7I5', runs, place)
@@ -202,10 +190,19 @@ for place = 13, #runs, 12 do
   taken, more = next_taken, next_more
 end
 merged[#merged + 1] = pack('<I7I5', taken, more)
-if #merged < n then
-  n, oldest = #merged, unpack('<I7', merged[1])
-  reply = try('SETRANGE', keys[next_packed], ring, table.concat(merged))
+runs, n, oldest, units = table.concat(merged), #merged, unpack('<I7', merged[1]), more
+--}
+
+--{ rewrite
+-- The runs so far, in a ring with room for one more. Redis may refuse the record that comes after, so this is a whole state.
+first, size, ring, rings = 0, n < 8 and 8 or n < 32 and 32 or precision + 1, from, true
+if size > precision + 1 then
+  size = precision + 1
 end
+slots, length = size + 128, from + 12 * size
+shape = slots + 256 * n + 16777216 * ring
+reply = try('SET', keys[next_packed], sub(value, 1, from - 32)
+  .. pack('<BI6I5I7I7I5B', limit_head, used, shape, oldest, newest, units, RINGS) .. runs .. rep('\0', 12 * (size - n)), 'KEEPTTL')
 --}
 
 --{ records

@@ -47,7 +47,7 @@ repeat
 --> hold_short_open
   end
   local from, last_number, units = 1, 0, 0
-  -- Runs that are merged mean something else until the record is written, which may be refused or left to the long way.
+  -- Merged runs leave later, so only a charge that is made may merge some. This one may yet be left to the long way.
   charges, cost, rings, length, may_merge, several = asked == 0, asked == 0 and number or 1, false, value and #value, false, nil
   if prefix then
     if value and sub(value, 1, #prefix) ~= prefix then
