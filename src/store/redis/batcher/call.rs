@@ -32,7 +32,7 @@ pub(in crate::redis) const PLANS_MAX: usize = 255;
 /// Maximum work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It
 /// also bounds the logs of a name, whose number is one byte in the packed call.
 pub(in crate::redis) const WORK_MAX: usize = 2_000;
-/// Work of a search of a log. It reads some thirty elements at worst.
+/// Work of a search of a log. It reads some twenty elements at worst, and a decision may need two.
 pub(in crate::redis) const SEARCH_WORK: usize = 100;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
 const LIMIT_WORK: usize = 5;

@@ -4,7 +4,7 @@
 --   charge   I6I2: 47 bits of its time, in microseconds, and 17 bits of the total of units up to it, itself included; the
 --            total's top bit is the I6's top bit
 -- Reading: used, frees_in, fresh_in.
--- What was read or written stands for the rest of the call. A search looks at 2 log2(n) of n elements at most, and at one or
+-- What was read or written stands for the rest of the call. A search looks at 3 + log2(n) of n elements at most, and at one or
 -- two where charges are even; a write adds at most three elements.
 -- log_writes.lua has the order of the writes, of which Redis may refuse any.
 
@@ -184,11 +184,11 @@ local function last_of(log)
 end
 
 -- Of neighbours between two charges, those two included, the last whose field is at most bound, and the first whose field is
--- above; so low's is and high's is. Goes where the charge would be if they were even, and to the middle, in turns.
+-- above; so low's is and high's is. Goes where the charge would be if they were even, three times, and then to the middle.
 local function around(log, field, bound, low, high)
-  local halve = false
+  local guesses = 3
   while high.index - low.index > 1 do
-    local part = halve and 0.5 or (bound - low[field]) / (high[field] - low[field])
+    local part = guesses > 0 and (bound - low[field]) / (high[field] - low[field]) or 0.5
     local index = low.index + 1 + floor(part * (high.index - low.index))
     local charge = charge_at(log, math.min(index, high.index - 1))
     if charge[field] > bound then
@@ -196,7 +196,7 @@ local function around(log, field, bound, low, high)
     else
       low = charge
     end
-    halve = not halve
+    guesses = guesses - 1
   end
   return low, high
 end
