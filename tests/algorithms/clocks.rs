@@ -6,9 +6,9 @@ use tollgate::grpc::pb::{DecidedBy, Outcome};
 use tollgate::plan::Algorithm;
 
 use crate::support::plans::{COUNTER, FIXED, algorithm_fields};
+use crate::support::preload::Shift;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, Server, decide, field};
-use crate::support::shift::Shift;
 
 const QUOTA: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(600);

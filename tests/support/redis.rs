@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::netns::Island;
-use super::shift::Shift;
+use super::preload::Shift;
 
 const MISSING: &str = "is needed by this test and not installed; tests/run installs it, or: apt-get install redis-server";
 

@@ -14,8 +14,8 @@ use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::history::Random;
 use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::preload::Shift;
 use crate::support::redis::Redis;
-use crate::support::shift::Shift;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const SEED: u64 = 0x0ca1_e4da;

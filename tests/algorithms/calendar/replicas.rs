@@ -6,9 +6,9 @@ use tollgate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 use tollgate::grpc::pb::{DecidedBy, ListPlansRequest, Outcome, ShouldAllowResponse};
 
 use super::edges::{ZONES, days, edges_of};
+use crate::support::preload::Shift;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, Server, decide};
-use crate::support::shift::Shift;
 use tollgate::plan::CalendarUnit;
 
 const QUOTA: u64 = 6;
