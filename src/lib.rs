@@ -42,9 +42,9 @@
 //!    cost in; readings and new state out.
 //! 2. In `tollgate-server`, [`limiter`] <- [`grpc`] <- [`http`] <- `serve`. `transport` knows none of these. [`config`] builds plans
 //!    and is used by `serve` and the commands.
-//! 3. Only `platform*` names a system. Only `grpc*` names tonic and prost, only `http*` axum, only these two and `transport*` hyper, only
-//!    `grpc*` and `transport*` h2. Only `config*` names the config crate, only `trace` OpenTelemetry, only `tls*` and
-//!    `redis/connection/tls` rustls.
+//! 3. Only `platform*` names a system. Only `grpc*` names tonic, only `http*` axum, only `grpc*` and `transport*` h2, only these three and
+//!    `trace` hyper. Only `grpc*` names prost, but for the packed logs of [`simulate`]. Only `config*` names the config crate, only
+//!    `trace` OpenTelemetry, only `tls*` and `redis/connection/tls` rustls.
 //!
 //! No test can hold these:
 //! 1. One decision is one store call, all limits of a plan together, all or nothing.

@@ -113,7 +113,7 @@ pub async fn serve(
         mut ends,
         handles,
     } = workers;
-    // No other server took them.
+    // The HTTP server took them at its start, if there is one. Else they would keep the workers running after the drain.
     drop(handles);
     let (take, unready) = (|accepted| pool.assign(accepted), ends.unready());
     let failed = {

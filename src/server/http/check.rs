@@ -45,7 +45,7 @@ impl<S: Store> CheckEndpoint<S> {
         let response = match call {
             CallPath::Check => self.check(request, peer, &span).await,
             // Its state is large, and that of a check is allocated for each.
-            _ => Box::pin(self.hold(call, (request, peer), &span)).await,
+            _ => Box::pin(self.answer_hold_call(call, (request, peer), &span)).await,
         };
         if !span.is_none() {
             span.record("http.route", call.path())

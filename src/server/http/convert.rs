@@ -334,7 +334,8 @@ fn violated(decision: &Decision) -> Vec<&str> {
         .filter(|status| status.retry_after_us.is_some());
     let mut names: Vec<&str> = denying.map(|status| &*status.name).collect();
     if names.is_empty() {
-        // A cost that never fits has no wait, and too many open holds are not a limit of the plan.
+        // A cost that never fits has no wait, and the status for too many open holds is of no limit of the plan. Then the binding one
+        // is named.
         let never_fits = decision.outcome == Outcome::NeverFits;
         let denies = |status: &&LimitStatus| never_fits || status.retry_after_us.is_some();
         let binding = decision.binding().filter(denies);

@@ -21,13 +21,13 @@ const BODY_BYTES_MAX: usize = 4 << 10;
 
 impl<S: Store> CheckEndpoint<S> {
     /// Answers a call about a hold, or a record, of a peer.
-    pub(super) async fn hold(
+    pub(super) async fn answer_hold_call(
         &self,
         call: CallPath,
-        from: (Request, Option<IpAddr>),
+        asked: (Request, Option<IpAddr>),
         span: &Span,
     ) -> Response {
-        let parameters = match self.hold_parameters(call, from).await {
+        let parameters = match self.hold_parameters(call, asked).await {
             Ok(parameters) => parameters,
             Err(refused) => return refused,
         };

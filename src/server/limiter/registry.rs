@@ -136,7 +136,7 @@ impl InForce {
         Self::new(self.snapshot.clone(), self.replicas, overrides, now_us)
     }
 
-    /// The same without what has expired by now. `None`: nothing has.
+    /// The same without overrides that have expired by this time of the store's clock. `None`: none has.
     pub(super) fn without_expired(&self, now_us: u64) -> Option<Self> {
         let next_us = self.override_table.next_expiry_us;
         let expires = next_us.is_some_and(|next_us| next_us <= now_us);

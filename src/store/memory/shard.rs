@@ -256,7 +256,7 @@ impl Shard {
                 // Each fingerprint occurs once in a plan, so no log is taken out twice.
                 None => (State::fresh(limit), StateLocation::New),
             },
-            // No limit finds its state there.
+            // Never reached: `record` passes over blocks and holds.
             Stored::Block(_) | Stored::Holds(_) => (State::fresh(limit), StateLocation::New),
         }
     }

@@ -93,7 +93,7 @@ struct Map {
 }
 
 impl Cluster {
-    /// Starts to fetch the map. Must be called within a tokio runtime.
+    /// Starts the task that keeps the map of slots, and returns at once. Must be called within a tokio runtime.
     pub(super) fn start(store_settings: StoreSettings, seeds: Vec<HostAndPort>) -> Self {
         let (map, nodes) = (
             watch::Sender::new(KnownTopology::Starting),

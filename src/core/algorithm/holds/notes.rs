@@ -226,6 +226,7 @@ impl Notes {
         }
     }
 
+    /// Notes an open hold.
     pub(super) fn hold(&mut self, hold: Hold) {
         self.heap_bytes += hold.heap_bytes();
         self.fresh_at_us = self.fresh_at_us.max(hold.known_until_us());

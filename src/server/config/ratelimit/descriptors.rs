@@ -7,7 +7,7 @@ use super::pattern::Pattern;
 use crate::config::tree::{ErrorList, Node, Table, report};
 use tollgate_core::plan::{Algorithm, Anchor, Limit, check_name};
 
-/// Maximum number of descriptors in one list, and of their levels. The parser's own bounds are below these in sum.
+/// Maximum number of descriptors in one list, and of levels. All lists of a file together are bounded by what the YAML reader takes.
 const LIST_MAX: usize = 10_000;
 const LEVELS_MAX: usize = 12;
 const DAY: u64 = 24 * 60 * 60;
@@ -76,8 +76,9 @@ pub(super) struct RateLimit {
 pub(super) enum Amount {
     Unlimited,
     Nothing,
-    /// A name, units, and the name and the length of the window.
+    /// So many units in each window.
     Quota {
+        /// Of the limit: as written, or else the word for its unit.
         name: String,
         quota: u64,
         window: Duration,
@@ -162,7 +163,7 @@ fn in_order(
         false => 2,
     });
     let mut kept = Vec::<ConfiguredDescriptor>::new();
-    // Whole values are looked up before all others.
+    // Indices in `kept` of patterns of more than one value. Only these hide others, since whole values are looked up first.
     let mut wide = Vec::<usize>::new();
     for one in list {
         let before = wide
@@ -415,7 +416,7 @@ fn quota(
     })
 }
 
-/// Takes a field that has a value. One without is as none, as in ratelimit.
+/// Takes a field that has a value. A field without one counts as absent, as in ratelimit.
 fn take(table: &mut Table, name: &'static str) -> Option<Node> {
     table.take(name).filter(|node| !node.is_nil())
 }
@@ -440,7 +441,7 @@ fn text(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option
         return Some(None);
     };
     match node.is_boolean() {
-        // In a field of a text, it is one.
+        // Where a text is wanted, `true` is one.
         true => node
             .boolean(errors)
             .map(|boolean| Some(boolean.to_string())),

@@ -202,7 +202,7 @@ impl ConvertedNames {
             .map(|part| part.chars().map(plain).collect())
             .collect();
         let mut name = parts.join("/");
-        // All letters are ASCII by now.
+        // All letters are ASCII by now, so none is cut in two.
         name.truncate(NAME_BYTES_MAX - NUMBER_BYTES);
         let mut free = name.clone();
         let number = self.numbers.entry(name.clone()).or_insert(1);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::history::Counts;
 use super::problems::{self, Facts, Problem};
-use super::samples::{PlanCounts, Recent, Sample, Samples, percentile_us};
+use super::samples::{PlanCounts, RecentActivity, Sample, Samples, percentile_us};
 use super::{KeyDisplay, StatusEndpoint};
 use crate::http::MetricSources;
 use crate::limiter::{OverrideFigures, Timings, Totals};
@@ -95,7 +95,7 @@ fn counts(total: PlanCounts, recent: Option<PlanCounts>) -> Value {
 }
 
 /// The busiest plans in the order of the config, and the sum of the others.
-fn plans(sample: &Sample, recent: Option<&Recent>, totals: &Totals) -> Value {
+fn plans(sample: &Sample, recent: Option<&RecentActivity>, totals: &Totals) -> Value {
     let recent_of = |plan: usize| recent.and_then(|recent| recent.plans.get(plan)).copied();
     let activity = |plan: usize| {
         let total = sample
@@ -170,7 +170,7 @@ fn problems(
     sources: &MetricSources,
     status: &StatusEndpoint,
     store: &StoreState,
-    (top, recent): (&Value, Option<&Recent>),
+    (top, recent): (&Value, Option<&RecentActivity>),
 ) -> Vec<Value> {
     let changes = status.sources.config_changes.list();
     let facts = Facts {
@@ -214,7 +214,7 @@ fn store(
     sources: &MetricSources,
     status: &StatusEndpoint,
     state: &StoreState,
-    (totals, recent): (&Totals, Option<&Recent>),
+    (totals, recent): (&Totals, Option<&RecentActivity>),
 ) -> Value {
     let all = sources.stores.nodes();
     let is_degraded = |health: &NodeHealth| health.connections[1..].iter().any(|count| *count > 0);
@@ -241,8 +241,8 @@ fn store(
 }
 
 /// Of the last seconds, or since the start while those are not known or were quiet.
-fn latency(totals: &Totals, recent: Option<&Recent>) -> Value {
-    let is_lively = |recent: &&Recent| recent.durations.count() > 0;
+fn latency(totals: &Totals, recent: Option<&RecentActivity>) -> Value {
+    let is_lively = |recent: &&RecentActivity| recent.durations.count() > 0;
     match recent.filter(is_lively) {
         Some(recent) => json!({
             "recent": true, "decisions": percentiles(&recent.durations), "store": percentiles(&recent.store_durations),

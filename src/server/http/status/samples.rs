@@ -114,9 +114,9 @@ impl Sample {
     }
 
     /// What was counted between `earlier`, a sample of the same plans, and this one.
-    fn counted_since(&self, earlier: &Self) -> Recent {
+    fn counted_since(&self, earlier: &Self) -> RecentActivity {
         let errors = self.store_errors.iter().zip(earlier.store_errors);
-        Recent {
+        RecentActivity {
             span: self.at.saturating_duration_since(earlier.at),
             plans: self
                 .plans
@@ -134,7 +134,7 @@ impl Sample {
 
 /// What happened within a span of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Recent {
+pub(super) struct RecentActivity {
     pub span: Duration,
     /// In the order of the plans.
     pub plans: Vec<PlanCounts>,
@@ -151,7 +151,7 @@ pub(super) struct Samples(VecDeque<Sample>);
 impl Samples {
     /// Takes up a sample. Returns what happened in the last seconds; `None` when there is nothing to compare with yet: nobody
     /// looked in the last seconds, or the plans were replaced in them.
-    pub(super) fn add(&mut self, sample: &Sample) -> Option<Recent> {
+    pub(super) fn add(&mut self, sample: &Sample) -> Option<RecentActivity> {
         let age = |other: &Sample| sample.at.saturating_duration_since(other.at);
         self.0.retain(|other| {
             Arc::ptr_eq(&other.snapshot, &sample.snapshot) && age(other) <= SPAN_MAX

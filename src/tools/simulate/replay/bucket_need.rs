@@ -79,7 +79,7 @@ impl BucketNeed {
     /// Whether a request from now on can depend on those before.
     pub(super) fn matters_at(&self, rule: BucketRule, now_us: u64, need: u64) -> bool {
         let emission_us = rule.emission_us(need.max(1));
-        // A request now would be a corner, and no other would matter.
+        // A corner matters until the units since then are back. After that the bucket is full, and the next request begins anew.
         let owed_us =
             |corner: &Corner| u128::from(self.units - corner.units) * u128::from(emission_us);
         self.corners
