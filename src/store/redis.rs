@@ -5,6 +5,7 @@
 
 mod batcher;
 mod cluster;
+mod command;
 mod connection;
 mod holds;
 mod name;
@@ -19,7 +20,7 @@ mod target;
 mod top;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fred::types::Value;
 use tokio::time::timeout_at;
@@ -32,10 +33,10 @@ use crate::clock::{Clock, monotonic};
 use batcher::call::{Call, Purpose, ScriptRequest};
 use batcher::{Answer, Answers, Batcher, JointNote, ScriptTransport};
 use cluster::{Cluster, RedirectFollower};
+use connection::CallError;
 pub use connection::breaker::BreakerState;
 use connection::endpoint::Endpoint;
 use connection::manager::ConnectionManager;
-use connection::{CallError, RedisCommand};
 use reset::Reset;
 use script::Script;
 use sentinel::MasterWatch;
@@ -214,6 +215,37 @@ impl RedisStore {
             }),
             key_prefix,
         })
+    }
+
+    /// Decides a check that no holds concern.
+    async fn decide_plainly(&self, check: &Check, deadline: Duration) -> Answer {
+        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
+        match &self.servers {
+            Servers::One(node) if check.mode == Mode::Refund => {
+                Box::pin(node.decide_unbatched(request(), deadline, None)).await
+            }
+            Servers::Many(cluster) if check.mode == Mode::Refund => {
+                Box::pin(cluster.decide_unbatched(request(), deadline)).await
+            }
+            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
+            // Boxed, so that the future for one server stays small.
+            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
+        }
+    }
+
+    /// Decides checks that no holds concern.
+    async fn decide_all_plainly(&self, checks: &[Check], deadline: Duration) -> Vec<Answer> {
+        let until = monotonic() + deadline;
+        let requests = checks
+            .iter()
+            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
+            .collect();
+        match &self.servers {
+            Servers::One(node) => node.decide_all(requests, deadline).await,
+            Servers::Many(cluster) => {
+                Box::pin(cluster.decide_batch(requests, until, deadline)).await
+            }
+        }
     }
 
     /// Undoes charges, for tests: a Cluster does this by itself where a joint decision is denied after some of its names were charged.
@@ -525,34 +557,5 @@ fn lost_call() -> StoreError {
 impl StoreSettings {
     fn is_clustered(&self) -> bool {
         matches!(self.target.topology, Topology::Cluster(_))
-    }
-
-    /// The command that makes a call, to be answered by `until`. Errors: the call cannot be packed, see
-    /// [`script_codec::pack_call`].
-    fn script_command(&self, call: &Call, until: Instant) -> Result<RedisCommand, StoreError> {
-        let keys = call.keys();
-        let (sha, kind, packed) = self.packed(call)?;
-        let packed = Value::Bytes(packed.into());
-        let clock = self
-            .injected
-            .iter()
-            .map(|clock| Value::from(clock.now_us().to_string()));
-        // Redis refuses a number that does not match the keys.
-        let keys_len = if call.by_names {
-            0
-        } else {
-            i64::try_from(keys.len()).unwrap_or(i64::MAX)
-        };
-        let head = [Value::String(sha), Value::Integer(keys_len)];
-        let mut arguments = Vec::with_capacity(head.len() + keys.len() + 2);
-        arguments.extend(head);
-        arguments.extend(keys.into_iter().map(Value::Bytes));
-        arguments.insert(if call.by_names { 2 } else { arguments.len() }, packed);
-        arguments.extend(clock);
-        Ok(RedisCommand {
-            kind,
-            arguments,
-            until,
-        })
     }
 }

@@ -25,11 +25,12 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::batcher::Batcher;
+use super::command::RedisCommand;
 use super::connection::breaker::random_within;
 use super::connection::endpoint::Endpoint;
 use super::connection::manager::{CONNECT_MAX, ConnectionManager};
 use super::connection::pace::Pace;
-use super::connection::{RedisCommand, client, wording};
+use super::connection::{client, wording};
 use super::reset::Reset;
 use super::target::{HostAndPort, ServerAddress};
 use super::{ConnectionSettings, ProbeCall, RedisNode, RedisStatus, StoreSettings, name};

@@ -8,8 +8,8 @@ pub(super) mod pace;
 pub(super) mod server_info;
 pub(super) mod tls;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use fred::clients::Client;
@@ -22,6 +22,7 @@ use tokio::time::sleep;
 
 use super::batcher::REQUESTS_WAITING_MAX;
 use super::batcher::call::Call;
+use super::command::{CommandKind, RedisCommand};
 use super::script::Script;
 use super::target::{HostAndPort, ServerAddress};
 use super::{ConnectionSettings, reset};
@@ -69,52 +70,6 @@ impl<'a> WaitingCall<'a> {
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A command to a server, to be answered by `until`.
-#[derive(Clone)]
-pub(super) struct RedisCommand {
-    pub(super) kind: CommandKind,
-    pub(super) arguments: Vec<Value>,
-    pub(super) until: Instant,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum CommandKind {
-    Script,
-    /// Calls with an id, and those about holds, by this script.
-    Holds(&'static LazyLock<Script>),
-    Read,
-    Delete,
-    /// An exchange of replicas, beside decisions, by this script.
-    Exchange(&'static LazyLock<Script>),
-    /// The deletion of a subject's counters; see [`reset`].
-    Forget,
-}
-
-impl RedisCommand {
-    /// The first key that it names.
-    pub(super) fn key(&self) -> Option<String> {
-        let index = match self.kind {
-            // After the script's hash and the number of keys.
-            CommandKind::Script
-            | CommandKind::Holds(_)
-            | CommandKind::Exchange(_)
-            | CommandKind::Forget => 2,
-            CommandKind::Read | CommandKind::Delete => 0,
-        };
-        self.arguments.get(index)?.as_string()
-    }
-}
-
-impl CommandKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Script | Self::Holds(_) | Self::Exchange(_) | Self::Forget => "EVALSHA",
-            Self::Read => "GET",
-            Self::Delete => "DEL",
-        }
     }
 }
 

@@ -7,16 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fred::bytes_utils::Str;
 use futures_util::future::join_all;
 
 use super::batcher::Answer;
-use super::batcher::call::{Call, HoldAnswer, ScriptRequest};
-use super::connection::CommandKind;
-use super::script::Script;
-use super::{
-    RedirectFollower, RedisNode, RedisStore, Servers, StoreSettings, lost_call, script_codec,
-};
+use super::batcher::call::{HoldAnswer, ScriptRequest};
+use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
 use crate::{Check, HoldCheck, LeaseCheck, StoreError};
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
@@ -48,19 +43,6 @@ fn is_in_order(check: &Check) -> bool {
 /// Whether holds may concern a request of a batch.
 pub(super) fn concern_in_batch(check: &Check) -> bool {
     check.mode != Mode::Refund && concern(check)
-}
-
-impl StoreSettings {
-    /// The script of a call, its kind, and the call packed for it. Errors: it cannot be packed.
-    pub(super) fn packed(&self, call: &Call) -> Result<(Str, CommandKind, Vec<u8>), StoreError> {
-        if !call.is_of_holds() {
-            let packed = script_codec::pack_call(call)?;
-            return Ok((self.script.sha.clone(), CommandKind::Script, packed));
-        }
-        let script = Script::for_holds(self.injected.is_some());
-        let packed = script_codec::holds::pack_call(call)?;
-        Ok((script.sha.clone(), CommandKind::Holds(script), packed))
-    }
 }
 
 /// The error for a reply that has no answer to the request.
@@ -151,41 +133,6 @@ impl RedisStore {
             }
         });
         join_all(answers).await
-    }
-
-    /// Decides a check that no holds concern.
-    pub(super) async fn decide_plainly(&self, check: &Check, deadline: Duration) -> Answer {
-        let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
-        match &self.servers {
-            Servers::One(node) if check.mode == Mode::Refund => {
-                Box::pin(node.decide_unbatched(request(), deadline, None)).await
-            }
-            Servers::Many(cluster) if check.mode == Mode::Refund => {
-                Box::pin(cluster.decide_unbatched(request(), deadline)).await
-            }
-            Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
-            // Boxed, so that the future for one server stays small.
-            Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
-        }
-    }
-
-    /// Decides checks that no holds concern.
-    pub(super) async fn decide_all_plainly(
-        &self,
-        checks: &[Check],
-        deadline: Duration,
-    ) -> Vec<Answer> {
-        let until = monotonic() + deadline;
-        let requests = checks
-            .iter()
-            .map(|check| ScriptRequest::new(check, &self.key_prefix, until))
-            .collect();
-        match &self.servers {
-            Servers::One(node) => node.decide_all(requests, deadline).await,
-            Servers::Many(cluster) => {
-                Box::pin(cluster.decide_batch(requests, until, deadline)).await
-            }
-        }
     }
 
     /// Decides it once the holds of its plan that are over have ended.

@@ -16,7 +16,8 @@ use fred::bytes::Bytes;
 use fred::types::Value;
 use futures_util::future::try_join_all;
 
-use super::connection::{CallError, CommandKind, RedisCommand};
+use super::command::{CommandKind, RedisCommand};
+use super::connection::CallError;
 use super::name;
 use super::script::Script;
 use crate::{StoreError, Subject};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use fred::types::Value;
 use futures_util::future::BoxFuture;
 
-use super::connection::{CallError, CommandKind, RedisCommand};
+use super::command::{CommandKind, RedisCommand};
+use super::connection::CallError;
 use super::script::Script;
 use super::{RedisStatus, RedisStore, Servers};
 use crate::{ConnectionHealth, JointUndos, ReplicaId, SharedStore, StoreError, TopLists};
