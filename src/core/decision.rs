@@ -91,6 +91,17 @@ impl Decision {
         }
     }
 
+    /// The same by a plan in shadow mode, if `is_shadow`: it reports its denial and allows the request. Inlined, since every decision
+    /// goes through it by value.
+    #[inline]
+    #[must_use]
+    pub fn shadowed_if(mut self, is_shadow: bool) -> Self {
+        if is_shadow && !self.allowed() {
+            self.outcome = Outcome::ShadowDenied;
+        }
+        self
+    }
+
     /// The same, of which a limit counts open holds if `has_slots` says so.
     #[must_use]
     pub fn with_slots(self, has_slots: bool) -> Self {

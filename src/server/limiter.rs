@@ -60,7 +60,7 @@ pub use top::{
     KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
     TopSettings, TopStores,
 };
-use uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
+use uncounted::{fail_closed, fail_open, untouched, without_state};
 use unknown_plan_log::UnknownPlanLog;
 
 /// Maximum number of requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for
@@ -575,10 +575,9 @@ impl<S: Store> Limiter<S> {
         if let Some(limit) = share.never_fits(check.cost) {
             // It could pass once the store is back, so the outcome is denied, not never fits.
             let status = untouched(&share, limit);
-            return shadowed(
-                &share,
-                Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status)),
-            );
+            let denied =
+                Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status));
+            return denied.shadowed_if(share.shadow);
         }
         let local = Check {
             plan: share,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::admin::{AdminError, within_deadline};
 use super::caller_deadline::CallerDeadline;
-use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note, shadowed};
+use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note};
 use tollgate_core::algorithm::holds::{HoldCall, NoteFigures};
 use tollgate_core::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
@@ -189,7 +189,8 @@ impl<S: Store> Limiter<S> {
             call: HoldCall::Peek { cost: 1 },
         };
         let view = self.store.decide_hold(&peek, deadline).await?.view;
-        let next = shadowed(&check.plan, view.decision(&check.plan, Cost::ONE));
+        let next = view.decision(&check.plan, Cost::ONE);
+        let next = next.shadowed_if(check.plan.shadow);
         let figures = self
             .store
             .hold_figures(&check.key, &check.plan, deadline)

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::admin::within_deadline;
 use super::store_call::StoreAnswer;
-use super::uncounted::shadowed;
 use super::{CallerDeadline, Found, Limiter, Refusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::algorithm::holds::{
@@ -263,8 +262,8 @@ impl<S: Store> Limiter<S> {
             within_deadline(caller, deadline, self.store.decide_hold(&check, deadline)).await;
         match answer.map_err(|_| Refusal::CallerDeadline)? {
             Ok(verdict) => {
-                let mut decision = verdict.view.decision(&found.check.plan, cost);
-                decision = shadowed(&found.check.plan, decision);
+                let plan = &found.check.plan;
+                let mut decision = verdict.view.decision(plan, cost).shadowed_if(plan.shadow);
                 self.count(plans, &found.check, &mut decision, Duration::ZERO);
                 Ok(decision)
             }
@@ -316,7 +315,7 @@ impl<S: Store> Limiter<S> {
             _ => return Err(Refusal::not_understood()),
         };
         let decision = verdict.view.decision(&plan, found.check.cost);
-        let mut decision = shadowed(&plan, decision);
+        let mut decision = decision.shadowed_if(plan.shadow);
         decision.is_repeated = is_repeated;
         self.count(plans, &found.check, &mut decision, Duration::ZERO);
         Ok(Reserved {
@@ -360,7 +359,7 @@ impl<S: Store> Limiter<S> {
         cost: Cost,
     ) -> Decision {
         let plan = &found.check.plan;
-        let mut decision = shadowed(plan, view.decision(plan, cost));
+        let mut decision = view.decision(plan, cost).shadowed_if(plan.shadow);
         super::note(found.found_by, plan, &mut decision);
         decision
     }

@@ -10,7 +10,7 @@ use super::admin::within_deadline;
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::holds::needs_no_reserve;
 use super::store_call::candidate_check;
-use super::uncounted::{fail_closed, fail_open, shadowed, untouched, without_state};
+use super::uncounted::{fail_closed, fail_open, untouched, without_state};
 use super::{CallerDeadline, CountedPlan, Found, FoundBy, Limiter, LimiterCounter};
 use super::{PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
@@ -425,7 +425,7 @@ impl<S: Store> Limiter<S> {
             };
             let status = Some(untouched(&check.plan, limit));
             let denied = Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, status);
-            shadowed(&check.plan, denied)
+            denied.shadowed_if(check.plan.shadow)
         });
         decided.collect()
     }
@@ -480,7 +480,7 @@ fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision
                 .iter_mut()
                 .for_each(|status| status.retry_after_us = None);
         }
-        decisions.push(shadowed(plan, Decision::counted(outcome, by, statuses)));
+        decisions.push(Decision::counted(outcome, by, statuses).shadowed_if(plan.shadow));
     }
     decisions
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures_util::future::join;
 
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
-use super::uncounted::shadowed;
 use super::{Limiter, LimiterCounter};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
@@ -29,7 +28,7 @@ pub(super) fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decisi
         Outcome::Denied
     };
     let statuses = verdict.statuses(check.plan.limits(), check.cost);
-    shadowed(&check.plan, Decision::counted(outcome, by, statuses))
+    Decision::counted(outcome, by, statuses).shadowed_if(check.plan.shadow)
 }
 
 /// The answers to the checks of one call, in their order.

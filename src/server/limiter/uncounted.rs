@@ -10,19 +10,7 @@ pub(super) fn fail_open() -> Decision {
 }
 
 pub(super) fn fail_closed(plan: &Plan) -> Decision {
-    shadowed(
-        plan,
-        Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None),
-    )
-}
-
-/// A plan in shadow mode reports its denial and allows the request. Inlined, since every decision goes through it by value.
-#[inline]
-pub(super) fn shadowed(plan: &Plan, mut decision: Decision) -> Decision {
-    if plan.shadow && !decision.allowed() {
-        decision.outcome = Outcome::ShadowDenied;
-    }
-    decision
+    Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None).shadowed_if(plan.shadow)
 }
 
 /// What a plan decides alone: where it has no limits, or the cost never fits. A refund is known only where nothing is counted.
@@ -38,7 +26,7 @@ pub(super) fn without_state(plan: &Plan, cost: Cost, mode: Mode) -> Option<Decis
             Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status))
         }
     };
-    Some(shadowed(plan, decision))
+    Some(decision.shadowed_if(plan.shadow))
 }
 
 /// The status of a limit that was not read: its own numbers, with nothing remaining for such a cost.
