@@ -268,10 +268,8 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> impl Future<Output = Result<Decision, Refusal>> {
         let worker_plans = self.worker.worker_plans();
-        let check = self
-            .find_plan(&worker_plans, check)
-            .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
-        self.decide_check(worker_plans, check, caller)
+        let found = self.find_or_suggest(&worker_plans, check);
+        self.decide_check(worker_plans, found, caller)
     }
 
     /// Like [`Self::decide`], and also returns the plan that decided.
@@ -281,10 +279,7 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
         let worker_plans = self.worker.worker_plans();
-        let found = self
-            .find_plan(&worker_plans, check)
-            .map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown));
-        let found = found?;
+        let found = self.find_or_suggest(&worker_plans, check)?;
         let plan = found.check.plan.clone();
         let decision = self.decide_check(worker_plans, Ok(found), caller).await?;
         Ok((decision, plan))

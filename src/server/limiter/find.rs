@@ -96,6 +96,16 @@ impl<S> Limiter<S> {
         })
     }
 
+    /// The same for a request that does not come with hundreds of others: the name nearest to an unknown one is looked for.
+    pub(super) fn find_or_suggest(
+        &self,
+        worker_plans: &WorkerPlans,
+        check: Check<String>,
+    ) -> Result<Found, UnknownPlan> {
+        let found = self.find_plan(worker_plans, check);
+        found.map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown))
+    }
+
     /// Counts how many limits decide requests that name a plan and a key, by the plans that are in force now.
     pub fn limit_counter(&self) -> impl Fn(&str, &str) -> usize + use<S> {
         let worker_plans = self.worker.worker_plans();

@@ -277,8 +277,7 @@ impl<S: Store> Limiter<S> {
     /// Finds the plan that decides. Errors: there is none.
     pub(super) fn find_for_holds(&self, check: Check<String>) -> Result<Found, Refusal> {
         let worker_plans = self.worker.worker_plans();
-        let found = self.find_plan(&worker_plans, check);
-        Ok(found.map_err(|unknown| worker_plans.snapshot.plans().suggest(unknown))?)
+        Ok(self.find_or_suggest(&worker_plans, check)?)
     }
 
     /// A reserve, or a charge with an id. A store that fails is answered for by the plan's policy.

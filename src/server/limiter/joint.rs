@@ -135,10 +135,10 @@ impl<S: Store> Limiter<S> {
         checks: Vec<Check<String>>,
     ) -> Result<Vec<PlannedRequest>, JointRefusal> {
         let find = |(index, check)| {
-            let found = self.find_plan(worker_plans, check);
+            let found = self.find_or_suggest(worker_plans, check);
             found.map_err(|unknown| JointRefusal {
                 request: Some(index),
-                refusal: worker_plans.snapshot.plans().suggest(unknown).into(),
+                refusal: unknown.into(),
             })
         };
         let found = checks.into_iter().enumerate().map(find);
