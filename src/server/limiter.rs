@@ -9,6 +9,7 @@ mod deny_cache;
 mod envoy;
 mod explain;
 mod failure_log;
+mod failure_policy;
 mod find;
 mod holds;
 mod joint;
@@ -34,6 +35,7 @@ pub use deny_cache::{DENY_CACHE_DEFAULT, DENY_CACHE_MAX};
 pub use envoy::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 pub use explain::{CandidateExplanation, Explanation, LimitExplanation};
 use failure_log::FailureLog;
+use failure_policy::fail_open;
 use find::{CountedPlan, Found, FoundBy, note};
 pub use holds::{Extended, REQUEST_ID_BYTES_MAX, Recorded, RequestId, Reserved, SettledHold};
 pub use joint::JointRefusal;
@@ -49,8 +51,8 @@ use registry::{InForce, LimiterRegistry, WorkerState};
 pub use snapshot::{Changes, PlanSnapshot};
 use store_call::{StoreAnswer, counted};
 use tollgate_core::algorithm::Mode;
-use tollgate_core::decision::{DecidedBy, Decision, Outcome};
-use tollgate_core::plan::{OnStoreFailure, Plan, PlanSet, UnknownPlan};
+use tollgate_core::decision::{DecidedBy, Decision};
+use tollgate_core::plan::{Plan, PlanSet, UnknownPlan};
 use tollgate_store::clock::Clock;
 use tollgate_store::{
     CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry,
@@ -60,7 +62,7 @@ pub use top::{
     KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
     TopSettings, TopStores,
 };
-use uncounted::{fail_closed, fail_open, untouched, without_state};
+use uncounted::without_state;
 use unknown_plan_log::UnknownPlanLog;
 
 /// Maximum number of requests in one batch. Its answer stays well below a megabyte, and one caller cannot occupy the store for
@@ -541,46 +543,6 @@ impl<S: Store> Limiter<S> {
                     error => Ok(self.answer_without_store(snapshot, check, error)),
                 }
             }
-        }
-    }
-
-    fn answer_without_store(
-        &self,
-        snapshot: &PlanSnapshot,
-        check: &Check,
-        error: &StoreError,
-    ) -> Decision {
-        // It takes nothing, so there is nothing to enforce.
-        if check.mode == Mode::Refund {
-            return fail_open();
-        }
-        match check.plan.on_store_failure {
-            OnStoreFailure::Allow => fail_open(),
-            OnStoreFailure::Deny => fail_closed(&check.plan),
-            // An embedded store that is full has no second memory to count in.
-            OnStoreFailure::Local if *error == StoreError::Full => fail_open(),
-            OnStoreFailure::Local => self.answer_locally(snapshot, check),
-        }
-    }
-
-    /// Counts against this replica's share. When the fallback is full of live keys too, it allows a key that it does not know.
-    /// A flood of keys must not shut out all other keys.
-    fn answer_locally(&self, snapshot: &PlanSnapshot, check: &Check) -> Decision {
-        let share = snapshot.share_of(&check.plan);
-        if let Some(limit) = share.never_fits(check.cost) {
-            // It could pass once the store is back, so the outcome is denied, not never fits.
-            let status = untouched(&share, limit);
-            let denied =
-                Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, Some(status));
-            return denied.shadowed_if(share.shadow);
-        }
-        let local = Check {
-            plan: share,
-            ..check.clone()
-        };
-        match self.common.fallback.decide(&local) {
-            Ok(verdict) => counted(&local, &verdict, DecidedBy::LocalFallback),
-            Err(_) => fail_open(),
         }
     }
 }

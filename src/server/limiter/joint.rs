@@ -10,14 +10,14 @@ use super::admin::within_deadline;
 use super::caller_deadline::{CallerDeadlinePassed, in_time};
 use super::holds::needs_no_reserve;
 use super::store_call::candidate_check;
-use super::uncounted::{fail_closed, fail_open, untouched, without_state};
+use super::uncounted::without_state;
 use super::{CallerDeadline, CountedPlan, Found, FoundBy, Limiter, LimiterCounter};
 use super::{PlanSnapshot, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{OnStoreFailure, Plan, UnknownPlan};
+use tollgate_core::plan::{Plan, UnknownPlan};
 use tollgate_store::{
     Check, JointFailure, Store, StoreDeadline, StoreError, Verdict, adds_up, all_fit, has_charges,
 };
@@ -352,83 +352,6 @@ impl<S: Store> Limiter<S> {
         }
         Ok(self.decide_by_policies(snapshot, checks, error, is_denied))
     }
-
-    fn decide_by_policies(
-        &self,
-        snapshot: &PlanSnapshot,
-        checks: &[Check],
-        error: &StoreError,
-        is_denied: bool,
-    ) -> Vec<Decision> {
-        let is_local = |check: &Check| {
-            // An embedded store that is full has no second memory to count in.
-            check.plan.on_store_failure == OnStoreFailure::Local && *error != StoreError::Full
-        };
-        let by_policy = |check: &Check| match check.plan.on_store_failure {
-            OnStoreFailure::Deny => fail_closed(&check.plan),
-            OnStoreFailure::Allow | OnStoreFailure::Local => fail_open(),
-        };
-        let is_closed = is_denied
-            || checks
-                .iter()
-                .any(|check| !is_local(check) && !by_policy(check).allowed());
-        let local: Vec<Check> = checks
-            .iter()
-            .filter(|check| is_local(check))
-            .cloned()
-            .collect();
-        let mut local = self.decide_locally(snapshot, local, is_closed).into_iter();
-        let decisions = checks.iter().map(|check| {
-            let counted = if is_local(check) { local.next() } else { None };
-            counted.unwrap_or_else(|| by_policy(check))
-        });
-        decisions.collect()
-    }
-
-    /// Counts against this replica's share. Where the whole is denied anyway, nothing is charged.
-    fn decide_locally(
-        &self,
-        snapshot: &PlanSnapshot,
-        checks: Vec<Check>,
-        is_denied: bool,
-    ) -> Vec<Decision> {
-        let shares = checks.into_iter().map(|check| Check {
-            plan: snapshot.share_of(&check.plan),
-            ..check
-        });
-        let mut checks: Vec<Check> = shares.collect();
-        // A cost above a share could pass once the store is back. Until then it denies the whole.
-        let sums = sums_without_shadow(&checks.iter().collect::<Vec<_>>());
-        let above_share = |(check, sum): (&Check, Cost)| check.plan.never_fits(sum);
-        let untested: Vec<_> = checks.iter().zip(sums).map(above_share).collect();
-        let above =
-            |(check, limit): (&Check, &Option<usize>)| limit.is_some() && !check.plan.shadow;
-        if is_denied || checks.iter().zip(&untested).any(above) {
-            checks.iter_mut().for_each(|check| check.mode = Mode::Peek);
-        }
-        let asked: Vec<Check> = checks
-            .iter()
-            .zip(&untested)
-            .filter(|(_, limit)| limit.is_none())
-            .map(|(check, _)| check.clone())
-            .collect();
-        let verdicts = self.common.fallback.decide_joint(&asked);
-        let mut answered = match verdicts {
-            Ok(verdicts) => tested(&asked, &verdicts, DecidedBy::LocalFallback),
-            // It is full of live keys. A flood of keys must not shut out all other keys.
-            Err(_) => vec![fail_open(); asked.len()],
-        }
-        .into_iter();
-        let decided = checks.iter().zip(untested).map(|(check, limit)| {
-            let Some(limit) = limit else {
-                return answered.next().unwrap_or_else(fail_open);
-            };
-            let status = Some(untouched(&check.plan, limit));
-            let denied = Decision::uncounted(Outcome::Denied, DecidedBy::LocalFallback, status);
-            denied.shadowed_if(check.plan.shadow)
-        });
-        decided.collect()
-    }
 }
 
 /// A check, with what counts it: the index of a plan of the config, if it is one, and how that was found.
@@ -454,7 +377,7 @@ impl PlannedRequest {
 }
 
 /// The decisions by verdicts on checks that were decided together.
-fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision> {
+pub(super) fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision> {
     let are_charged = has_charges(checks) && all_fit(checks, verdicts);
     let mut sums = Sums::default();
     let mut decisions = Vec::with_capacity(checks.len());
@@ -487,7 +410,7 @@ fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> Vec<Decision
 
 /// What each check is tested with, apart from what plans in shadow mode add: that depends on whether they fit, which only the store
 /// knows.
-fn sums_without_shadow(checks: &[&Check]) -> Vec<Cost> {
+pub(super) fn sums_without_shadow(checks: &[&Check]) -> Vec<Cost> {
     let (mut sums, mut tested) = (Sums::default(), Vec::new());
     // As the store sees them, which is asked only where something is counted.
     let is_charge = |check: &&Check| check.mode == Mode::Charge && !check.plan.limits().is_empty();

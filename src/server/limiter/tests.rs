@@ -1,6 +1,7 @@
 //! Policies and the deny cache without a network: stores that fail on purpose, and the embedded one.
 
 mod joint;
+mod policies;
 mod shares;
 mod stores;
 
@@ -10,8 +11,9 @@ use std::time::Duration;
 pub(super) use self::stores::{Broken, RecordsDeadline};
 use super::*;
 use tollgate_core::algorithm::Mode;
+use tollgate_core::decision::Outcome;
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Algorithm, Anchor, Limit, Rule};
+use tollgate_core::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Rule};
 use tollgate_store::JointFailure;
 use tollgate_store::Verdict;
 use tollgate_store::clock::monotonic;
@@ -165,43 +167,6 @@ async fn shadow_mode_reports_every_denial_and_allows() {
         check(&broken(), "shadow deny", 1).await,
         (Outcome::ShadowDenied, DecidedBy::FailClosed)
     );
-}
-
-#[tokio::test]
-async fn the_plan_s_policy_answers_when_the_store_cannot_decide() {
-    let limiter = broken();
-    assert_eq!(
-        check(&limiter, "allow", 1).await,
-        (Outcome::Allowed, DecidedBy::FailOpen)
-    );
-    assert_eq!(
-        check(&limiter, "deny", 1).await,
-        (Outcome::Denied, DecidedBy::FailClosed)
-    );
-}
-
-#[tokio::test]
-async fn a_full_embedded_store_allows_unless_the_plan_denies() {
-    let limiter = limiter(Broken(StoreError::Full));
-    assert_eq!(
-        check(&limiter, "ten", 1).await,
-        (Outcome::Allowed, DecidedBy::FailOpen)
-    );
-    assert_eq!(
-        check(&limiter, "deny", 1).await,
-        (Outcome::Denied, DecidedBy::FailClosed)
-    );
-}
-
-#[tokio::test]
-async fn a_flood_on_a_healthy_store_is_refused_and_opens_no_limit() {
-    let limiter = limiter(Broken(StoreError::Overloaded(1)));
-    for plan in ["ten", "allow", "deny"] {
-        assert_eq!(
-            limiter.decide(request(plan, 1), None).await,
-            Err(Refusal::Overloaded)
-        );
-    }
 }
 
 #[tokio::test]

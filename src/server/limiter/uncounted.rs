@@ -1,17 +1,9 @@
-//! Decisions for which no state was read: by the policy for a failing store, and statuses of limits that were not asked.
+//! Decisions for which no state was read: by the plan alone, and statuses of limits that were not asked.
 
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::{Plan, Rule};
-
-pub(super) fn fail_open() -> Decision {
-    Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None)
-}
-
-pub(super) fn fail_closed(plan: &Plan) -> Decision {
-    Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None).shadowed_if(plan.shadow)
-}
 
 /// What a plan decides alone: where it has no limits, or the cost never fits. A refund is known only where nothing is counted.
 #[inline]
