@@ -445,21 +445,18 @@ impl Explanation {
             "because the plan says on_store_failure: {}",
             policy.as_str()
         );
-        match self.next.decided_by {
-            DecidedBy::LocalFallback => {
+        match policy {
+            OnStoreFailure::Local if self.next.decided_by == DecidedBy::LocalFallback => {
                 format!(
                     "this replica counts in its own memory against its share of the quota: the next request of cost 1 {}",
                     self.outcome()
                 )
             }
-            DecidedBy::FailOpen if policy == OnStoreFailure::Local => {
+            OnStoreFailure::Local => {
                 "the next request is allowed, because this replica's own memory is full".to_owned()
             }
-            DecidedBy::FailOpen => format!("the next request is allowed, {because}"),
-            DecidedBy::FailClosed => format!("the next request is denied, {because}"),
-            DecidedBy::Store | DecidedBy::DenyCache | DecidedBy::Plan => {
-                format!("the next request of cost 1 {}", self.outcome())
-            }
+            OnStoreFailure::Allow => format!("the next request is allowed, {because}"),
+            OnStoreFailure::Deny => format!("the next request is denied, {because}"),
         }
     }
 

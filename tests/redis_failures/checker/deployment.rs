@@ -12,7 +12,7 @@ use tollgate::config::{Config, Sources};
 use tollgate::grpc::pb;
 use tollgate::grpc::pb::admin_service_client::AdminServiceClient;
 use tollgate::grpc::pb::plan_override::{Effect, Subject};
-use tollgate::plan::Plan;
+use tollgate::plan::{OnStoreFailure, Plan};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -380,6 +380,15 @@ pub fn plans() -> BTreeMap<String, Plan> {
         .iter()
         .map(|plan| (plan.name.to_string(), plan.as_ref().clone()))
         .collect()
+}
+
+#[test]
+fn every_policy_is_that_of_a_plan() {
+    let plans = plans();
+    for policy in OnStoreFailure::ALL {
+        let says = |plan: &Plan| plan.on_store_failure == policy;
+        assert!(plans.values().any(says), "no plan says {policy:?}");
+    }
 }
 
 fn pass(ms: u64) {

@@ -77,9 +77,13 @@ fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
         DecidedBy::Plan => matches!(answer.outcome, Outcome::NeverFits | Outcome::OtherDenied),
         DecidedBy::Store => answer.outcome != Outcome::NeverFits,
         DecidedBy::DenyCache => matches!(answer.outcome, Outcome::Denied | Outcome::OtherDenied),
-        DecidedBy::LocalFallback => on_store_failure == OnStoreFailure::Local,
-        DecidedBy::FailOpen => on_store_failure == OnStoreFailure::Allow && passes,
-        DecidedBy::FailClosed => on_store_failure == OnStoreFailure::Deny && !answer.allowed,
+        by @ (DecidedBy::LocalFallback | DecidedBy::FailOpen | DecidedBy::FailClosed) => {
+            match on_store_failure {
+                OnStoreFailure::Local => by == DecidedBy::LocalFallback,
+                OnStoreFailure::Allow => by == DecidedBy::FailOpen && passes,
+                OnStoreFailure::Deny => by == DecidedBy::FailClosed && !answer.allowed,
+            }
+        }
     }
 }
 
