@@ -1,6 +1,7 @@
 //! The house's rules, as tests: what may depend on what, what the algorithms may not know, how long things may be.
 
 mod edge;
+mod lists;
 mod names;
 
 use std::path::{Path, PathBuf};
@@ -479,44 +480,6 @@ fn every_algorithm_has_its_twin_and_its_row_in_the_parity_test() {
             "{name} has no row in the parity test"
         );
     }
-}
-
-/// The list that tests go through, so that a new algorithm meets them.
-#[test]
-fn every_algorithm_is_in_the_list_of_all() {
-    let limit = sources("src/core/plan", &["rs"])
-        .into_iter()
-        .find(|source| source.path == "src/core/plan/limit.rs")
-        .unwrap();
-    let body = limit
-        .text
-        .split("pub enum Algorithm {")
-        .nth(1)
-        .unwrap()
-        .split("\n}")
-        .next()
-        .unwrap();
-    let word = |text: &str| {
-        text.split(|letter: char| !letter.is_alphanumeric())
-            .next()
-            .unwrap()
-            .to_owned()
-    };
-    let is_variant =
-        |line: &&str| line.starts_with("    ") && line[4..].starts_with(char::is_uppercase);
-    let variants: std::collections::BTreeSet<String> = body
-        .lines()
-        .filter(is_variant)
-        .map(|line| word(&line[4..]))
-        .collect();
-    let listed = tollgate::plan::Algorithm::EVERY.map(|algorithm| word(&format!("{algorithm:?}")));
-    assert!(variants.len() >= 5);
-    assert_eq!(
-        listed
-            .into_iter()
-            .collect::<std::collections::BTreeSet<_>>(),
-        variants
-    );
 }
 
 /// A mutant that changes nothing any more shows nothing. They are built and run by hand.
