@@ -107,6 +107,8 @@ async fn fault_04_a_redis_that_lost_its_data_passes_one_quota_more_at_each_loss(
     );
     assert_eq!(Scrape::of(&server.http()).value(&closed), 1.0);
     assert_eq!(of_node("tollgate_store_breaker_opened_total"), 1.0);
+    // The first connection, and the one after the loss; perhaps others that found no Redis.
+    assert!(of_node("tollgate_store_probes_total") >= 2.0);
 }
 
 /// Redis has as many clients as it may, so it sends a new one an error and closes the connection.

@@ -1,6 +1,7 @@
 //! Overrides that are set at runtime: in force on every replica, kept through what happens to Redis, and sound whatever lies there.
 
 mod bad_input;
+mod metrics;
 mod pauses;
 mod subjects;
 

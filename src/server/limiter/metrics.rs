@@ -236,16 +236,27 @@ impl Totals {
 
     /// Adds the counts of a limiter, except its decisions.
     pub(super) fn add(&mut self, metrics: &Metrics) {
-        let errors = self.store_errors.iter_mut().zip(&metrics.store_errors);
-        let counts = errors.chain(self.unmatched.iter_mut().zip(&metrics.unmatched));
-        let counts = counts.chain(self.joint.iter_mut().zip(&metrics.joint));
-        let counts = counts.chain(self.by_override.iter_mut().zip(&metrics.by_override));
-        let counts = counts.chain(self.counters.iter_mut().zip(&metrics.counters));
-        for (total, counter) in counts.chain([(&mut self.waiting, &metrics.waiting)]) {
+        // By their names, so that the compiler finds a count that is not added.
+        let Metrics {
+            counters,
+            unmatched,
+            joint,
+            by_override,
+            durations,
+            store_durations,
+            store_errors,
+            waiting,
+        } = metrics;
+        let counts = self.store_errors.iter_mut().zip(store_errors);
+        let counts = counts.chain(self.unmatched.iter_mut().zip(unmatched));
+        let counts = counts.chain(self.joint.iter_mut().zip(joint));
+        let counts = counts.chain(self.by_override.iter_mut().zip(by_override));
+        let counts = counts.chain(self.counters.iter_mut().zip(counters));
+        for (total, counter) in counts.chain([(&mut self.waiting, waiting)]) {
             *total += counter.load(Ordering::Relaxed);
         }
-        self.durations.add(&metrics.durations);
-        self.store_durations.add(&metrics.store_durations);
+        self.durations.add(durations);
+        self.store_durations.add(store_durations);
     }
 
     /// Requests counted so.

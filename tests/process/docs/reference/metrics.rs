@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{PLAN, documented_metrics};
 use crate::process::docs::markdown::root;
+use crate::process::tidy::sources;
 use crate::support::http::get;
 use crate::support::server::Server;
 
@@ -76,4 +77,24 @@ fn metrics_have_the_labels_of_their_rows() {
         compared.insert(name.to_owned());
     }
     assert!(compared.len() > 15, "{compared:?}");
+}
+
+/// So that none stays 0 for ever, or counts something else.
+#[test]
+fn every_metric_has_a_value_that_a_test_expects() {
+    let tests = sources("tests", &["rs"]).into_iter();
+    let tests: String = tests
+        .filter(|source| !source.path.starts_with("tests/process/docs/"))
+        .map(|source| source.text)
+        .collect();
+    let ends = |rest: &str| {
+        let suffixes = ["_bucket", "_sum", "_count"];
+        let suffix = suffixes.iter().find_map(|suffix| rest.strip_prefix(suffix));
+        !suffix
+            .unwrap_or(rest)
+            .starts_with(|letter: char| letter.is_alphanumeric() || letter == '_')
+    };
+    let mut unread = documented_metrics();
+    unread.retain(|(name, _)| !tests.split(name).skip(1).any(ends));
+    assert!(unread.is_empty(), "no test reads {unread:?}");
 }
