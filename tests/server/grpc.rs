@@ -14,7 +14,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::redis::Redis;
-use crate::support::reflection::services;
+use crate::support::reflection::{methods, services};
 use crate::support::server::{Client, Server, channel_to, decide, request};
 
 const PLANS: &str = "
@@ -318,6 +318,24 @@ async fn list_plans_returns_the_plans_in_force() {
     );
     assert!(listed.plans[0].blocked && listed.plans[4].unlimited && listed.plans[6].shadow);
     assert_eq!(listed.plans[8].counts_as, "customer");
+}
+
+/// A method that the service lacks has the answer of its stub.
+#[tokio::test]
+async fn every_method_of_the_contract_is_served() {
+    let (server, _) = start().await;
+    let channel = channel_to(&server.address).await;
+    for path in methods() {
+        let mut grpc = tonic::client::Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        let codec =
+            tonic_prost::ProstCodec::<pb::ListPlansRequest, pb::ListPlansResponse>::default();
+        // An empty message: most methods refuse it, and say what is right.
+        let empty = tonic::Request::new(pb::ListPlansRequest {});
+        let asked = grpc.unary(empty, path.parse().unwrap(), codec).await;
+        let code = asked.map_or_else(|status| status.code(), |_| Code::Ok);
+        assert_ne!(code, Code::Unimplemented, "{path}");
+    }
 }
 
 #[tokio::test]

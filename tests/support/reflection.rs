@@ -1,9 +1,28 @@
-//! A client of gRPC reflection.
+//! What the contract has: its methods, and its services by a client of gRPC reflection.
 
+use prost::Message;
+use prost_types::FileDescriptorSet;
 use tokio_stream::StreamExt;
+use tollgate::grpc::pb;
 use tonic::transport::Channel;
 use tonic_reflection::pb::v1;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+
+/// Paths of all methods for callers, such as `/tollgate.v1.RateLimitService/Peek`.
+pub fn methods() -> Vec<String> {
+    let descriptors = FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET).unwrap();
+    let mut paths = Vec::new();
+    for file in &descriptors.file {
+        for service in &file.service {
+            let methods = service.method.iter();
+            let paths_of_service = methods
+                .map(|method| format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+            paths.extend(paths_of_service);
+        }
+    }
+    assert!(paths.len() >= 10, "{paths:?}");
+    paths
+}
 
 /// Names of the services that a listener's reflection lists.
 pub async fn services(channel: Channel) -> Vec<String> {

@@ -36,6 +36,10 @@ fn every_method_has_its_row() {
         first_cells("docs/grpc-api.md", "call of `tollgate.v1.RateLimitService`"),
         known
     );
+    assert_eq!(
+        first_cells("docs/holds.md", "call of `tollgate.v1.HoldService`"),
+        methods("holds.proto")
+    );
     let admin = first_cells("docs/admin.md", "call")
         .iter()
         .map(|call| call.split('(').next().unwrap().to_owned())

@@ -1,6 +1,6 @@
 //! What the peers of a round do, made up from a seed, and the frames of it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use prost::Message;
@@ -11,26 +11,28 @@ use crate::support::frames::{
     WINDOW_UPDATE, frame, literal,
 };
 use crate::support::history::Random;
+use crate::support::reflection::methods;
 
-/// Those with large requests or answers stand twice.
-pub const METHODS: [&str; 16] = [
-    "/tollgate.v1.RateLimitService/ShouldAllow",
-    "/tollgate.v1.RateLimitService/ShouldAllowJoint",
-    "/tollgate.v1.RateLimitService/ShouldAllowBatch",
-    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-    "/tollgate.v1.RateLimitService/Peek",
-    "/tollgate.v1.RateLimitService/ShouldAllowBatch",
-    "/tollgate.v1.RateLimitService/ShouldAllowStream",
-    "/tollgate.v1.RateLimitService/ListPlans",
-    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-    "/grpc.health.v1.Health/Watch",
-    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-    "/unknown.Service/Method",
-    "/tollgate.v1.RateLimitService/Record",
-    "/tollgate.v1.HoldService/Reserve",
-    "/tollgate.v1.HoldService/Settle",
-    "/tollgate.v1.HoldService/Hold",
-];
+pub const DECISION: &str = "/tollgate.v1.RateLimitService/ShouldAllow";
+pub const BATCH: &str = "/tollgate.v1.RateLimitService/ShouldAllowBatch";
+pub const STREAM: &str = "/tollgate.v1.RateLimitService/ShouldAllowStream";
+const LIST: &str = "/tollgate.v1.RateLimitService/ListPlans";
+const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
+pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
+/// All methods of the contract, and others. Those with large requests or answers stand twice.
+static METHODS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let others = [
+        BATCH,
+        ENVOY,
+        ENVOY,
+        WATCH,
+        REFLECTION,
+        "/unknown.Service/Method",
+    ];
+    [methods(), others.map(str::to_owned).to_vec()].concat()
+});
 
 /// What every peer of a round does.
 #[derive(Debug, Clone)]
@@ -217,7 +219,7 @@ impl Call {
             .encode_to_vec(),
         );
         Self {
-            method: METHODS[2],
+            method: BATCH,
             head: Head::Usual,
             message: message.into(),
             piece: 1 << 14,
@@ -228,7 +230,7 @@ impl Call {
     /// A call for all plans.
     pub fn list() -> Self {
         Self {
-            method: METHODS[7],
+            method: LIST,
             head: Head::Usual,
             message: framed(Vec::new()).into(),
             piece: 1 << 14,
@@ -249,7 +251,7 @@ impl Call {
 
     /// Most calls have one fault at most: one with several is refused for the first.
     fn new(random: &mut Random) -> Self {
-        let method = *random.pick(&METHODS);
+        let method = random.pick(&METHODS).as_str();
         let heads = [
             Head::Fields(440),
             Head::Fields(100),
