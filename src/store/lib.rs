@@ -329,16 +329,26 @@ impl ConfiguredStore {
     }
 }
 
+/// Calls the store that is configured, whichever it is.
+macro_rules! ask {
+    ($configured:ident, $store:ident => $call:expr) => {
+        match $configured {
+            Self::Memory($store) => {
+                let $store = &**$store;
+                $call
+            }
+            Self::Redis($store) => $call,
+        }
+    };
+}
+
 impl Store for ConfiguredStore {
     async fn decide_one(
         &self,
         check: &Check,
         deadline: StoreDeadline,
     ) -> Result<Verdict, StoreError> {
-        match self {
-            Self::Memory(store) => store.decide_one(check, deadline).await,
-            Self::Redis(store) => store.decide_one(check, deadline).await,
-        }
+        ask!(self, store => Store::decide_one(store, check, deadline).await)
     }
 
     async fn decide_batch(
@@ -346,10 +356,7 @@ impl Store for ConfiguredStore {
         checks: &[Check],
         deadline: StoreDeadline,
     ) -> Vec<Result<Verdict, StoreError>> {
-        match self {
-            Self::Memory(store) => store.decide_batch(checks, deadline).await,
-            Self::Redis(store) => store.decide_batch(checks, deadline).await,
-        }
+        ask!(self, store => Store::decide_batch(store, checks, deadline).await)
     }
 
     async fn decide_joint(
@@ -357,10 +364,7 @@ impl Store for ConfiguredStore {
         checks: &[Check],
         deadline: StoreDeadline,
     ) -> Result<Vec<Verdict>, JointFailure> {
-        match self {
-            Self::Memory(store) => Ok(store.decide_joint(checks)?),
-            Self::Redis(store) => store.decide_joint(checks, deadline).await,
-        }
+        ask!(self, store => Store::decide_joint(store, checks, deadline).await)
     }
 
     async fn decide_hold(
@@ -368,10 +372,7 @@ impl Store for ConfiguredStore {
         check: &HoldCheck,
         deadline: StoreDeadline,
     ) -> Result<HoldVerdict, StoreError> {
-        match self {
-            Self::Memory(store) => store.decide_hold(check, deadline).await,
-            Self::Redis(store) => store.decide_hold(check, deadline).await,
-        }
+        ask!(self, store => Store::decide_hold(store, check, deadline).await)
     }
 
     async fn decide_leases(
@@ -379,10 +380,7 @@ impl Store for ConfiguredStore {
         checks: &[LeaseCheck],
         deadline: StoreDeadline,
     ) -> Vec<Result<LeaseVerdict, StoreError>> {
-        match self {
-            Self::Memory(store) => store.decide_leases(checks, deadline).await,
-            Self::Redis(store) => store.decide_leases(checks, deadline).await,
-        }
+        ask!(self, store => Store::decide_leases(store, checks, deadline).await)
     }
 
     async fn hold_figures(
@@ -391,37 +389,22 @@ impl Store for ConfiguredStore {
         plan: &Arc<Plan>,
         deadline: StoreDeadline,
     ) -> Result<NoteFigures, StoreError> {
-        match self {
-            Self::Memory(store) => Store::hold_figures(&**store, key, plan, deadline).await,
-            Self::Redis(store) => store.hold_figures(key, plan, deadline).await,
-        }
+        ask!(self, store => Store::hold_figures(store, key, plan, deadline).await)
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
-        match self {
-            Self::Memory(store) => store.reset(subject, deadline).await,
-            Self::Redis(store) => store.reset(subject, deadline).await,
-        }
+        ask!(self, store => Store::reset(store, subject, deadline).await)
     }
 
     fn is_embedded(&self) -> bool {
-        match self {
-            Self::Memory(store) => store.is_embedded(),
-            Self::Redis(store) => store.is_embedded(),
-        }
+        ask!(self, store => Store::is_embedded(store))
     }
 
     fn names(&self, key: &Key, plan: &Plan) -> Vec<String> {
-        match self {
-            Self::Memory(store) => store.names(key, plan),
-            Self::Redis(store) => store.names(key, plan),
-        }
+        ask!(self, store => Store::names(store, key, plan))
     }
 
     fn hold_names(&self, key: &Key, plan: &Plan) -> Vec<String> {
-        match self {
-            Self::Memory(_) => Vec::new(),
-            Self::Redis(store) => store.hold_names(key, plan),
-        }
+        ask!(self, store => Store::hold_names(store, key, plan))
     }
 }

@@ -16,7 +16,7 @@ use tollgate_store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, Stor
 /// all.
 #[derive(Clone)]
 pub(super) enum Stores {
-    Memory(ConfiguredStore),
+    Embedded(ConfiguredStore),
     Redis {
         target: Box<RedisTarget>,
         /// Longest that a call to Redis may take. An embedded store does not wait.
@@ -28,7 +28,7 @@ pub(super) enum Stores {
 impl Stores {
     pub(super) fn new(store: &StoreSection) -> Self {
         match &store.url {
-            StoreUrl::Memory { capacity } => Self::Memory(ConfiguredStore::Memory(Arc::new(
+            StoreUrl::Memory { capacity } => Self::Embedded(ConfiguredStore::Memory(Arc::new(
                 MemoryStore::new(*capacity, Arc::new(SystemClock)),
             ))),
             StoreUrl::Redis(target) => {
@@ -51,7 +51,7 @@ impl Stores {
     /// A store for the current runtime.
     async fn store(&self) -> Result<ConfiguredStore, String> {
         match self {
-            Self::Memory(memory) => Ok(memory.clone()),
+            Self::Embedded(store) => Ok(store.clone()),
             Self::Redis {
                 target,
                 deadline,
@@ -71,7 +71,7 @@ impl Stores {
     /// The Redis stores made so far and later. An embedded store is not registered.
     pub(super) fn registry(&self) -> StoreRegistry {
         match self {
-            Self::Memory(_) => StoreRegistry::default(),
+            Self::Embedded(_) => StoreRegistry::default(),
             Self::Redis { made, .. } => made.clone(),
         }
     }
