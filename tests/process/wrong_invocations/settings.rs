@@ -261,7 +261,7 @@ pub(super) const VALUES: &[Row] = &[
         1,
         &[
             "store.url is not a URL",
-            "write memory:, redis://",
+            "write memory:, ",
             "(flag --store)",
         ],
     ),
@@ -269,7 +269,7 @@ pub(super) const VALUES: &[Row] = &[
         "check {file} --store localhost:6379",
         "",
         1,
-        &["write memory:, redis://", "(flag --store)"],
+        &["write memory:, ", "(flag --store)"],
     ),
     (
         "check {file} --store redis-sentinel://h",
