@@ -11,17 +11,12 @@
 
 use super::{BlockReading, Reading, Verdict, begins_block};
 use crate::key::Cost;
-use crate::plan::{Algorithm, Limit};
+use crate::plan::Limit;
 
 /// Whether a limit's readings give the wait of one cost only: the cost that they were read for.
 #[inline]
 pub fn tells_one_cost(limit: &Limit) -> bool {
-    match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
-        Algorithm::FixedWindow { .. }
-        | Algorithm::SlidingCounter
-        | Algorithm::TokenBucket { .. } => false,
-    }
+    limit.algorithm().keeps_instants()
 }
 
 /// The verdict on `cost`, `elapsed_us` after `readings` and `blocks` were taken; `None` when the cost fits by then, or only a store
@@ -173,7 +168,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::algorithm::{Block, Mode, State, decide, decide_with_blocks};
+    use crate::algorithm::{Algorithm, Block, Mode, State, decide, decide_with_blocks};
 
     /// Start time of the histories: not a multiple of their windows.
     const START_US: u64 = 4_000_000_000_000_777;

@@ -81,20 +81,18 @@ impl Window {
         if self.count > 0 && now_us < self.start_us + limit.window_us() {
             return *self;
         }
-        let start_us = match limit.algorithm() {
-            Algorithm::FixedWindow {
-                anchor: Anchor::FirstRequest,
-            } => now_us,
-            Algorithm::FixedWindow {
+        let is_by_clock = limit.algorithm()
+            == Algorithm::FixedWindow {
                 anchor: Anchor::Clock,
-            } => now_us - now_us % limit.window_us(),
-            // They have states of their own.
-            Algorithm::TokenBucket { .. }
-            | Algorithm::SlidingCounter
-            | Algorithm::SlidingWindow { .. }
-            | Algorithm::SlidingLog => now_us,
-        };
-        Self { start_us, count: 0 }
+            };
+        Self {
+            start_us: if is_by_clock {
+                now_us - now_us % limit.window_us()
+            } else {
+                now_us
+            },
+            count: 0,
+        }
     }
 
     /// As [`Self::window_at`], in the calendar's window that contains `now_us`.

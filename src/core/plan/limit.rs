@@ -105,6 +105,16 @@ impl Algorithm {
             | Self::TokenBucket { .. } => false,
         }
     }
+
+    /// Whether its state is the instants of charges, and so grows with them. A reading of such a state tells the wait of one cost only:
+    /// the cost that it was read for.
+    #[inline]
+    pub fn keeps_instants(self) -> bool {
+        match self {
+            Self::SlidingLog | Self::SlidingWindow { .. } => true,
+            Self::FixedWindow { .. } | Self::SlidingCounter | Self::TokenBucket { .. } => false,
+        }
+    }
 }
 
 /// Where the windows of a `fixed_window` start.

@@ -454,7 +454,7 @@ impl OwnFields {
                     .burst?
                     .or(quota.map(|quota| quota.clamp(1, BURST_MAX)))?,
             },
-            Algorithm::SlidingLog | Algorithm::SlidingCounter => kind,
+            without_own_fields => without_own_fields,
         })
     }
 

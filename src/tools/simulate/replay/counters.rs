@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::packed::{pack, unpack};
 use tollgate_core::algorithm::{Runs, State};
-use tollgate_core::plan::{Algorithm, Limit};
+use tollgate_core::plan::Limit;
 
 pub(super) type States = SmallVec<[State; 1]>;
 
@@ -56,13 +56,12 @@ enum KeyLog {
 
 impl Counters {
     pub(super) fn new(limits: &[Limit]) -> Self {
-        let of = |limit: &Limit| match limit.algorithm() {
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
+        let of = |limit: &Limit| {
+            if limit.algorithm().keeps_instants() {
                 LimitCounters::Logs(KeyLogs::default())
+            } else {
+                LimitCounters::Small(Vec::new())
             }
-            Algorithm::FixedWindow { .. }
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket { .. } => LimitCounters::Small(Vec::new()),
         };
         Self {
             limits: limits.iter().map(of).collect(),
