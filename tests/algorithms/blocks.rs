@@ -19,7 +19,7 @@ use super::oracle::{Model, assert_first};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::history::{Random, Times};
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::plans::{COUNTER, FIXED, LOG, WINDOW, ask, limit, plan, with_every_algorithm};
 use crate::support::redis::Redis;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
@@ -362,23 +362,29 @@ async fn reset(shared: &impl Store, embedded: &MemoryStore, plan: &Plan, key: &s
     embedded.reset(&subject, PATIENCE).await.unwrap();
 }
 
-macro_rules! blocks_as_brute_force {
-    ($($name:ident: $algorithms:expr, $steps_back:expr;)*) => {$(
+macro_rules! histories {
+    ($($name:ident: $algorithm:expr,)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            check(&$algorithms, $steps_back, 0xb10c).await;
+            check(&[$algorithm], $algorithm != LOG, 0xb10c).await;
         }
     )*};
 }
 
-blocks_as_brute_force! {
-    a_fixed_window_on_the_clock_blocks_as_brute_force: [FIXED], true;
-    a_fixed_window_from_the_first_request_blocks_as_brute_force: [ANCHORED], true;
-    a_sliding_counter_blocks_as_brute_force: [COUNTER], true;
-    a_token_bucket_blocks_as_brute_force: [BUCKET], true;
-    a_sliding_window_blocks_as_brute_force: [WINDOW], true;
-    a_sliding_window_of_precision_20_blocks_as_brute_force: [Algorithm::SlidingWindow { precision: 20 }], true;
-    a_sliding_log_blocks_as_brute_force: [LOG], false;
-    several_limits_block_as_brute_force: [FIXED, BUCKET, COUNTER, WINDOW], false;
-    several_limits_with_logs_block_as_brute_force: [LOG, FIXED, WINDOW, LOG], false;
+mod blocks_as_brute_force {
+    use super::*;
+    with_every_algorithm!(histories);
+    histories! {
+        sliding_window_of_precision_20: Algorithm::SlidingWindow { precision: 20 },
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn several_limits() {
+        check(&[FIXED, BUCKET, COUNTER, WINDOW], false, 0xb10c).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn several_limits_with_logs() {
+        check(&[LOG, FIXED, WINDOW, LOG], false, 0xb10c).await;
+    }
 }

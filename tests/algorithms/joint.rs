@@ -19,7 +19,7 @@ use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::cluster::Cluster;
 use crate::support::history::{Random, Times};
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG};
+use crate::support::plans::{COARSE, COUNTER, FIXED, LOG, WINDOW, every_but_the_bucket};
 use crate::support::redis::{Redis, other_make};
 
 /// Decisions of each history, unless `TOLLGATE_JOINT_DECISIONS` says otherwise.
@@ -456,18 +456,9 @@ async fn check_history(url: &str, algorithms: &[Algorithm], seed: u64) {
     );
 }
 
-const ALGORITHMS: [Algorithm; 6] = [
-    FIXED,
-    ANCHORED,
-    COUNTER,
-    BUCKET,
-    LOG,
-    Algorithm::SlidingWindow { precision: 5 },
-];
-
 #[tokio::test]
 async fn joint_decisions_of_one_algorithm_equal_brute_force_in_both_stores() {
-    for (index, algorithm) in ALGORITHMS.into_iter().enumerate() {
+    for (index, algorithm) in Algorithm::EVERY.into_iter().enumerate() {
         let redis = Redis::start();
         check_history(&redis.url(), &[algorithm], index as u64).await;
     }
@@ -476,28 +467,27 @@ async fn joint_decisions_of_one_algorithm_equal_brute_force_in_both_stores() {
 #[tokio::test]
 async fn joint_decisions_of_mixed_algorithms_equal_brute_force_in_both_stores() {
     let redis = Redis::start();
-    check_history(&redis.url(), &ALGORITHMS, 7).await;
+    check_history(&redis.url(), &Algorithm::EVERY, 7).await;
 }
 
 /// The names of most decisions lie in several slots, so their charges are undone where a later one denies. All happens at one instant,
 /// so nothing shows of it. What is left out here shows: a charge may convert a bucket's debt to another rate, or merge runs.
 #[tokio::test]
 async fn joint_decisions_over_several_slots_of_a_cluster_equal_brute_force() {
-    let window = Algorithm::SlidingWindow { precision: 64 };
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
-    let histories = [&[FIXED][..], &[ANCHORED], &[COUNTER], &[LOG], &[window]];
-    for (algorithms, seed) in histories.into_iter().zip(20..) {
+    let each = every_but_the_bucket().filter(|it| *it != COARSE);
+    for (algorithm, seed) in each.zip(20..) {
         cluster
             .nodes
             .iter()
             .for_each(|node| drop(node.cli(&["FLUSHALL"])));
-        check_history(&cluster.url(), algorithms, seed).await;
+        check_history(&cluster.url(), &[algorithm], seed).await;
     }
     cluster
         .nodes
         .iter()
         .for_each(|node| drop(node.cli(&["FLUSHALL"])));
-    check_history(&cluster.url(), &[FIXED, COUNTER, LOG, window], 30).await;
+    check_history(&cluster.url(), &[FIXED, COUNTER, LOG, WINDOW], 30).await;
 }
 
 #[tokio::test]
@@ -505,6 +495,6 @@ async fn joint_decisions_equal_brute_force_on_other_makes_of_redis() {
     for make in [("redis-6.2", "Redis server v=6.2"), ("valkey", "Valkey")] {
         let program = other_make(make.0, make.1);
         let redis = Redis::start_by("127.0.0.1", &[&program], &[]);
-        check_history(&redis.url(), &ALGORITHMS, 8).await;
+        check_history(&redis.url(), &Algorithm::EVERY, 8).await;
     }
 }

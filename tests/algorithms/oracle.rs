@@ -12,7 +12,7 @@ use tollgate::store::Mode;
 
 use crate::support::clock::START_US;
 use crate::support::history::{Random, Times};
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG};
+use crate::support::plans::{COUNTER, with_every_algorithm};
 
 /// The state of one key for one limit.
 #[derive(Clone)]
@@ -362,7 +362,7 @@ fn edited(random: &mut Random, window: std::time::Duration, algorithm: Algorithm
     Limit::new("limit", quota, window, algorithm).unwrap()
 }
 
-macro_rules! equals_brute_force {
+macro_rules! histories {
     ($($name:ident: $algorithm:expr,)*) => {$(
         proptest! {
             #![proptest_config(ProptestConfig::with_cases(1500))]
@@ -374,15 +374,12 @@ macro_rules! equals_brute_force {
     )*};
 }
 
-equals_brute_force! {
-    fixed_window_on_the_clock_equals_brute_force: FIXED,
-    fixed_window_from_the_first_request_equals_brute_force: ANCHORED,
-    sliding_log_equals_brute_force: LOG,
-    sliding_window_of_precision_2_equals_brute_force: Algorithm::SlidingWindow { precision: 2 },
-    sliding_window_of_precision_5_equals_brute_force: Algorithm::SlidingWindow { precision: 5 },
-    sliding_window_of_precision_64_equals_brute_force: Algorithm::SlidingWindow { precision: 64 },
-    sliding_counter_equals_brute_force: COUNTER,
-    token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
+mod equals_brute_force {
+    use super::*;
+    with_every_algorithm!(histories);
+    histories! {
+        sliding_window_of_precision_5: Algorithm::SlidingWindow { precision: 5 },
+    }
 }
 
 /// The remaining units of a key at several later times, if the key is not used.
@@ -504,28 +501,20 @@ fn check_bound(algorithm: Algorithm, seed: u64) {
     }
 }
 
-macro_rules! refunds_keep_their_bounds {
-    ($($name:ident: $algorithm:expr,)*) => {
-        mod refunds {
-            use super::*;
-            $(proptest! {
-                #![proptest_config(ProptestConfig::with_cases(500))]
-                #[test]
-                fn $name(seed in any::<u64>()) {
-                    check_undo($algorithm, seed);
-                    check_bound($algorithm, seed);
-                }
-            })*
+macro_rules! refunds {
+    ($($name:ident: $algorithm:expr,)*) => {$(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(500))]
+            #[test]
+            fn $name(seed in any::<u64>()) {
+                check_undo($algorithm, seed);
+                check_bound($algorithm, seed);
+            }
         }
-    };
+    )*};
 }
 
-refunds_keep_their_bounds! {
-    of_a_fixed_window_on_the_clock_keep_their_bounds: FIXED,
-    of_a_fixed_window_from_the_first_request_keep_their_bounds: ANCHORED,
-    of_a_sliding_log_keep_their_bounds: LOG,
-    of_a_sliding_window_of_precision_2_keep_their_bounds: Algorithm::SlidingWindow { precision: 2 },
-    of_a_sliding_window_of_precision_64_keep_their_bounds: Algorithm::SlidingWindow { precision: 64 },
-    of_a_sliding_counter_keep_their_bounds: COUNTER,
-    of_a_token_bucket_keep_their_bounds: Algorithm::TokenBucket { burst: 1 },
+mod keeps_its_bounds_with_refunds {
+    use super::*;
+    with_every_algorithm!(refunds);
 }

@@ -15,7 +15,7 @@ use tollgate::store::MemoryStore;
 use super::oracle::Model;
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::Random;
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, ask, plan};
+use crate::support::plans::{COUNTER, FIXED, LOG, ask, plan, with_every_algorithm};
 
 const WINDOW: Duration = Duration::from_secs(2);
 const KEYS: u64 = 6;
@@ -205,7 +205,7 @@ fn check(algorithm: Algorithm, seed: u64) {
     );
 }
 
-macro_rules! equals_brute_force {
+macro_rules! replays {
     ($($name:ident: $algorithm:expr,)*) => {$(
         proptest! {
             #![proptest_config(ProptestConfig::with_cases(60))]
@@ -217,14 +217,12 @@ macro_rules! equals_brute_force {
     )*};
 }
 
-equals_brute_force! {
-    a_replay_of_fixed_window_equals_brute_force: FIXED,
-    a_replay_of_fixed_window_from_the_first_request_equals_brute_force: ANCHORED,
-    a_replay_of_sliding_log_equals_brute_force: LOG,
-    a_replay_of_sliding_window_equals_brute_force: Algorithm::SlidingWindow { precision: 64 },
-    a_replay_of_sliding_window_that_merges_equals_brute_force: Algorithm::SlidingWindow { precision: 3 },
-    a_replay_of_sliding_counter_equals_brute_force: COUNTER,
-    a_replay_of_token_bucket_equals_brute_force: Algorithm::TokenBucket { burst: 1 },
+mod a_replay_equals_brute_force {
+    use super::*;
+    with_every_algorithm!(replays);
+    replays! {
+        sliding_window_of_precision_3: Algorithm::SlidingWindow { precision: 3 },
+    }
 }
 
 /// A denial by one limit charges nothing to the others; each limit's smallest quota is found as if it were alone.

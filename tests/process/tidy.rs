@@ -1,5 +1,6 @@
 //! The house's rules, as tests: what may depend on what, what the algorithms may not know, how long things may be.
 
+mod algorithms;
 mod edge;
 mod lists;
 mod names;
@@ -447,38 +448,6 @@ fn no_code_unwraps_and_every_lint_exception_has_a_reason() {
                 source.path
             );
         }
-    }
-}
-
-#[test]
-fn every_algorithm_has_its_twin_and_its_row_in_the_parity_test() {
-    let parity = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/algorithms/parity.rs"),
-    )
-    .unwrap();
-    for name in crate::process::docs::algorithms() {
-        // Its file has the name of the algorithm in the literature.
-        let file = if name == "token_bucket" {
-            "gcra"
-        } else {
-            name.as_str()
-        };
-        assert!(
-            sources("src", &["rs"])
-                .iter()
-                .any(|source| source.path == format!("src/core/algorithm/{file}.rs")),
-            "{name}"
-        );
-        assert!(
-            sources("src", &["lua"])
-                .iter()
-                .any(|source| source.path.ends_with(&format!("/{file}.lua"))),
-            "{name}"
-        );
-        assert!(
-            parity.contains(&format!("{name}_")),
-            "{name} has no row in the parity test"
-        );
     }
 }
 

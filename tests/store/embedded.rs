@@ -41,7 +41,7 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
     const COUNTED_FROM: usize = 50_000;
     const KEYS: usize = 240_000;
     // The account adds what allocators round up, a log's above all, so it may be above what was asked of the allocator.
-    for (name, algorithms, most, account_most) in [
+    let rows = [
         ("token_bucket", vec![BUCKET], 90, 103),
         ("fixed_window", vec![FIXED], 90, 103),
         ("sliding_counter", vec![COUNTER], 98, 103),
@@ -49,7 +49,15 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
         ("two limits, the largest", vec![FIXED, COUNTER], 116, 103),
         ("sliding_window of one run", vec![WINDOW], 244, 120),
         ("sliding_log of one charge", vec![LOG], 244, 120),
-    ] {
+    ];
+    for algorithm in Algorithm::EVERY {
+        let mut names = rows.iter().map(|(name, ..)| name);
+        assert!(
+            names.any(|name| name.starts_with(algorithm.name())),
+            "{algorithm:?} has no row"
+        );
+    }
+    for (name, algorithms, most, account_most) in rows {
         let plan = of(&algorithms);
         let (mut dearest, mut at, mut account) = (0, 0, 0);
         let mut filled = None;
@@ -89,15 +97,8 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
 #[test]
 fn a_decision_on_a_key_that_is_held_allocates_nothing() {
     const KEYS: usize = 1_000;
-    for algorithms in [
-        vec![BUCKET],
-        vec![FIXED],
-        vec![ANCHORED],
-        vec![COUNTER],
-        vec![WINDOW],
-        vec![LOG],
-        vec![FIXED, BUCKET],
-    ] {
+    let each = Algorithm::EVERY.map(|algorithm| vec![algorithm]);
+    for algorithms in each.into_iter().chain([vec![FIXED, BUCKET]]) {
         let (store, clock) = store(64 << 20);
         let plan = plan(
             algorithms
@@ -463,22 +464,14 @@ fn decisions_are_those_of_a_map_that_forgets_nothing() {
 
 /// A plan of one to five limits, in one of three groups.
 fn random_plan(random: &mut Random) -> Arc<Plan> {
-    let algorithms = [
-        FIXED,
-        ANCHORED,
-        LOG,
-        WINDOW,
-        COUNTER,
-        BUCKET,
-        Algorithm::SlidingWindow { precision: 3 },
-    ];
-    let first = random.below(7) as usize;
+    let algorithms = Algorithm::EVERY;
+    let first = random.below(algorithms.len() as u64) as usize;
     let limits = (first..first + 1 + random.below(5) as usize)
         .map(|index| {
             limit(
                 2 + random.below(3),
                 Duration::from_millis(5 << random.below(13)),
-                algorithms[index % 7],
+                algorithms[index % algorithms.len()],
             )
         })
         .collect();

@@ -11,9 +11,7 @@ use tollgate::store::{Check, RedisStore, Store, StoreDeadline, Subject};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::cluster::{Cluster, MASTERS};
-use crate::support::plans::{
-    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund,
-};
+use crate::support::plans::{BUCKET, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund};
 use crate::support::redis::{Redis, other_make};
 use crate::support::wire::Wire;
 
@@ -129,7 +127,7 @@ fn strings() -> Vec<Garbage> {
 
 /// Plans with state in every place: alone, beside each other, and under a candidate.
 fn plans() -> Vec<Arc<Plan>> {
-    let all = [FIXED, ANCHORED, COUNTER, BUCKET, WINDOW, LOG].map(|algorithm| of(DAY, algorithm));
+    let all = Algorithm::EVERY.map(|algorithm| of(DAY, algorithm));
     let mut plans: Vec<Arc<Plan>> = all.into_iter().map(|limit| plan(vec![limit])).collect();
     plans.push(plan(vec![of(ODD, LOG)]));
     let several = vec![of(DAY, FIXED), of(ODD, WINDOW), of(DAY, LOG), of(ODD, LOG)];

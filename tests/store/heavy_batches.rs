@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
+use tollgate::plan::Algorithm;
 use tonic::transport::Channel;
 
 use crate::support::cluster::Cluster;
@@ -15,13 +16,6 @@ use crate::support::preload::by_processor_time;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
 
-const ALGORITHMS: [&str; 5] = [
-    "fixed_window",
-    "sliding_counter",
-    "token_bucket",
-    "sliding_window",
-    "sliding_log",
-];
 /// Calls that may take more than the promised 5 ms of the processor: one in so many of those that take more than 1 ms. A machine that
 /// others share stands still at times, and counts that as the process's own time; the busier it is, the more.
 const STALLED_DIVISOR: u64 = 5;
@@ -40,19 +34,18 @@ for _, entry in ipairs(redis.call('slowlog', 'get', 10000)) do
 end
 return calls .. ' ' .. late .. ' ' .. longest";
 
+fn limit(window: usize, algorithm: &str) -> String {
+    let burst = if algorithm == "token_bucket" {
+        ", burst: 9"
+    } else {
+        ""
+    };
+    format!("{{ name: l{window}, quota: 10000, window: {window}s, algorithm: {algorithm}{burst} }}")
+}
+
 /// 250 plans of one limit, 16 plans of 8 limits, plans of all algorithms, and 16 plans of 8 limits that block, each lot with one
 /// count; and a plan with a thousand holds.
 fn config() -> String {
-    let limit = |window: usize, algorithm: &str| {
-        let burst = if algorithm == "token_bucket" {
-            ", burst: 9"
-        } else {
-            ""
-        };
-        format!(
-            "{{ name: l{window}, quota: 10000, window: {window}s, algorithm: {algorithm}{burst} }}"
-        )
-    };
     let mut text =
         "plans:\n  light: { limits: [ { quota: 1000000000, window: 1d } ] }\n".to_owned();
     text.push_str(HELD);
@@ -89,9 +82,16 @@ fn config() -> String {
         )
         .unwrap();
     }
+    let mut algorithms = Algorithm::EVERY.map(Algorithm::name).to_vec();
+    algorithms.dedup();
     for plan in 0..20 {
         let limits: Vec<String> = (0..4)
-            .map(|index| limit(1 + plan * 4 + index, ALGORITHMS[(plan + index) % 5]))
+            .map(|index| {
+                limit(
+                    1 + plan * 4 + index,
+                    algorithms[(plan + index) % algorithms.len()],
+                )
+            })
             .collect();
         writeln!(
             text,

@@ -7,16 +7,14 @@ use std::time::Duration;
 use tollgate::algorithm::undo_instants;
 use tollgate::clock::Clock;
 use tollgate::key::Key;
-use tollgate::plan::{Limit, Plan};
+use tollgate::plan::{Algorithm, Limit, Plan};
 use tollgate::store::{
     Check, JointUndos, RedisStore, SharedStore, Store, StoreDeadline, StoreError, all_fit,
 };
 
 use crate::support::clocked_store::ClockedStore;
 use crate::support::cluster::Cluster;
-use crate::support::plans::{
-    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan,
-};
+use crate::support::plans::{BUCKET, FIXED, LOG, ask, limit, peek, plan};
 use crate::support::redis::Redis;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
@@ -51,7 +49,7 @@ async fn what_was_charged_before_a_refused_write_is_given_back() {
     let garbage = plan(vec![minute(FIXED)]);
     redis.cli(&["RPUSH", "{group:garbage}", "not a state"]);
     redis.cli(&["EXPIRE", "{group:garbage}", "1000"]);
-    let plans = [FIXED, ANCHORED, COUNTER, BUCKET, WINDOW, LOG]
+    let plans = Algorithm::EVERY
         .map(|algorithm| plan(vec![minute(algorithm)]))
         .into_iter()
         .chain([plan(vec![minute(FIXED), minute(LOG)])]);
@@ -90,7 +88,7 @@ async fn an_undo_whose_write_is_refused_changes_nothing() {
     } = ClockedStore::start();
     // No window ends meanwhile.
     let hour = |algorithm| limit(5, Duration::from_secs(3_600), algorithm);
-    let plans = [FIXED, ANCHORED, COUNTER, BUCKET, WINDOW, LOG]
+    let plans = Algorithm::EVERY
         .map(|algorithm| plan(vec![hour(algorithm)]))
         .into_iter()
         .chain([plan(vec![hour(FIXED), hour(LOG)])]);

@@ -17,7 +17,9 @@ use tollgate::store::{
 use crate::support::cluster::{Cluster, MASTERS};
 use crate::support::history::Random;
 use crate::support::http::Scrape;
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan};
+use crate::support::plans::{
+    ANCHORED, COARSE, FIXED, LOG, WINDOW, ask, every_but_the_bucket, limit, peek, plan,
+};
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
 
 const WAIT: StoreDeadline = StoreDeadline(Duration::from_secs(60));
@@ -27,14 +29,6 @@ const AT_ONCE: usize = 50;
 const QUOTA: u64 = 100;
 /// Nothing comes back while a test runs.
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
-const ALGORITHMS: [Algorithm; 6] = [
-    FIXED,
-    ANCHORED,
-    COUNTER,
-    LOG,
-    WINDOW,
-    Algorithm::TokenBucket { burst: QUOTA },
-];
 
 async fn store_on(cluster: &Cluster, deadline: Duration) -> RedisStore {
     let store = RedisStore::connect(&cluster.url(), deadline).unwrap();
@@ -71,9 +65,13 @@ impl Load {
     fn new() -> Self {
         let decisions = std::env::var("TOLLGATE_JOINT_DECISIONS");
         let decisions = decisions.map_or(DECISIONS, |text| text.parse().unwrap());
-        let plans = ALGORITHMS.map(|algorithm| plan(vec![limit(QUOTA, MONTH, algorithm)]));
+        let bucket = Algorithm::TokenBucket { burst: QUOTA };
+        let each = every_but_the_bucket().filter(|it| *it != COARSE);
+        let plans = each
+            .chain([bucket])
+            .map(|algorithm| plan(vec![limit(QUOTA, MONTH, algorithm)]));
         Self {
-            plans: plans.into(),
+            plans: plans.collect(),
             full: plan(vec![limit(1, MONTH, ANCHORED)]),
             subjects: decisions / 250,
             decisions,

@@ -7,7 +7,7 @@ use tollgate::plan::{Algorithm, Limit, Plan};
 use tollgate::store::Check;
 
 use crate::support::clocked_store::ClockedStore;
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::plans::{BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
 use crate::support::redis::Redis;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -57,15 +57,16 @@ fn of(algorithms: &[Algorithm]) -> Arc<Plan> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_constant_size_costs_redis_what_the_documents_say() {
     let store = ClockedStore::start();
-    for (name, algorithms, most) in [
-        ("token_bucket", vec![BUCKET], 160),
-        ("fixed_window on the clock", vec![FIXED], 160),
-        ("fixed_window from the first request", vec![ANCHORED], 160),
-        ("sliding_counter", vec![COUNTER], 160),
+    let each = Algorithm::EVERY
+        .into_iter()
+        .filter(|algorithm| !algorithm.keeps_instants())
+        .map(|algorithm| (format!("{algorithm:?}"), vec![algorithm], 160));
+    let two = [
         ("two limits", vec![BUCKET, FIXED], 190),
         ("two limits, the largest", vec![FIXED, COUNTER], 190),
-    ] {
-        let algorithms: Vec<Algorithm> = algorithms;
+    ];
+    let two = two.map(|(name, algorithms, most)| (name.to_owned(), algorithms, most));
+    for (name, algorithms, most) in each.chain(two) {
         let bytes = per_key(&store, &of(&algorithms)).await;
         println!("{name}: {bytes} bytes a key");
         assert!(bytes <= most, "{name}: {bytes} bytes a key, above {most}");

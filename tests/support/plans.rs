@@ -15,8 +15,50 @@ pub const ANCHORED: Algorithm = Algorithm::FixedWindow {
 };
 pub const LOG: Algorithm = Algorithm::SlidingLog;
 pub const WINDOW: Algorithm = Algorithm::SlidingWindow { precision: 64 };
+/// Its runs are merged as soon as there are three. So units may leave late, and an undo may find them merged with others.
+pub const COARSE: Algorithm = Algorithm::SlidingWindow { precision: 2 };
 pub const COUNTER: Algorithm = Algorithm::SlidingCounter;
 pub const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 5 };
+
+/// Gives a macro of rows, each a name and an algorithm, a row for every algorithm in each form whose states are stored apart. So each
+/// has a test of its own.
+macro_rules! with_every_algorithm {
+    ($rows:ident) => {
+        $rows! {
+            fixed_window_on_the_clock: $crate::support::plans::FIXED,
+            fixed_window_from_the_first_request: $crate::support::plans::ANCHORED,
+            sliding_log: $crate::support::plans::LOG,
+            sliding_window: $crate::support::plans::WINDOW,
+            sliding_window_of_precision_2: $crate::support::plans::COARSE,
+            sliding_counter: $crate::support::plans::COUNTER,
+            token_bucket: $crate::support::plans::BUCKET,
+        }
+    };
+}
+pub(crate) use with_every_algorithm;
+
+macro_rules! algorithms_of_rows {
+    ($($name:ident: $algorithm:expr,)*) => { [$((stringify!($name), $algorithm)),*] };
+}
+
+#[test]
+fn every_algorithm_has_a_row() {
+    let rows = with_every_algorithm!(algorithms_of_rows);
+    assert_eq!(rows.len(), Algorithm::EVERY.len());
+    for algorithm in Algorithm::EVERY {
+        let row = rows.iter().find(|(_, other)| *other == algorithm);
+        let (name, _) = row.unwrap_or_else(|| panic!("{algorithm:?} has no row"));
+        assert!(name.starts_with(algorithm.name()), "{name}");
+    }
+}
+
+/// Every algorithm that counts whole units.
+pub fn every_but_the_bucket() -> impl Iterator<Item = Algorithm> {
+    let is_bucket = |algorithm: &Algorithm| matches!(algorithm, Algorithm::TokenBucket { .. });
+    Algorithm::EVERY
+        .into_iter()
+        .filter(move |algorithm| !is_bucket(algorithm))
+}
 
 /// The fields of a limit in a config that choose this algorithm.
 pub fn algorithm_fields(algorithm: Algorithm) -> String {

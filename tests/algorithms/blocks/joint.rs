@@ -8,10 +8,10 @@ use tollgate::key::Cost;
 use tollgate::plan::{Algorithm, Limit, Plan};
 use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store};
 
-use super::{BUCKET, PATIENCE, Seen, World, next_time, plans, random_check, steps, told_on_panic};
+use super::{PATIENCE, Seen, World, next_time, plans, random_check, steps, told_on_panic};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::Random;
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW};
+use crate::support::plans::{FIXED, LOG, WINDOW};
 use crate::support::redis::Redis;
 
 /// How one request of a joint decision was tested.
@@ -171,20 +171,10 @@ async fn history(url: &str, algorithms: &[Algorithm], seed: u64) {
 
 #[tokio::test]
 async fn joint_decisions_begin_blocks_by_their_definition_in_both_stores() {
-    let window = WINDOW;
-    for (algorithms, seed) in [
-        &[FIXED][..],
-        &[ANCHORED],
-        &[COUNTER],
-        &[BUCKET],
-        &[LOG],
-        &[window],
-        &[FIXED, LOG, window],
-    ]
-    .into_iter()
-    .zip(40..)
-    {
+    let each = Algorithm::EVERY.map(|algorithm| vec![algorithm]);
+    let all = each.into_iter().chain([vec![FIXED, LOG, WINDOW]]);
+    for (algorithms, seed) in all.zip(40..) {
         let redis = Redis::start();
-        history(&redis.url(), algorithms, seed).await;
+        history(&redis.url(), &algorithms, seed).await;
     }
 }

@@ -12,7 +12,7 @@ fn of_ten(quota: u64) -> Arc<Plan> {
 }
 
 pub(super) async fn edits_keep_the_usage(fixture: Fixture) {
-    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
+    for algorithm in every_but_the_bucket() {
         let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
         assert!(fixture.fits(&of(100), "edited", 80).await);
         assert_eq!(

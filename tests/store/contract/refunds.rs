@@ -170,7 +170,7 @@ pub(super) async fn refunds_among_charges_are_done_in_order(fixture: Fixture) {
 }
 
 pub(super) async fn a_lowered_quota_is_refunded_from_where_it_stands(fixture: Fixture) {
-    for algorithm in [FIXED, ANCHORED, LOG, WINDOW, COUNTER] {
+    for algorithm in every_but_the_bucket() {
         let of = |quota| plan(vec![limit(quota, MINUTE, algorithm)]);
         assert!(fixture.fits(&of(100), "lowered", 80).await);
         assert_eq!(

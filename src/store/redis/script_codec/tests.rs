@@ -89,15 +89,14 @@ fn mode_byte(mode: Mode) -> u8 {
 }
 
 fn any_limit() -> impl Strategy<Value = Limit> {
-    let algorithm = prop_oneof![
-        Just(Algorithm::FixedWindow {
-            anchor: Anchor::Clock
-        }),
-        Just(Algorithm::SlidingLog),
-        (2..65_u8).prop_map(|precision| Algorithm::SlidingWindow { precision }),
-        Just(Algorithm::SlidingCounter),
-        (1..10_000_u64).prop_map(|burst| Algorithm::TokenBucket { burst }),
-    ];
+    let every = proptest::sample::select(&Algorithm::EVERY[..]);
+    let parameters = (2..65_u8, 1..10_000_u64);
+    let algorithm =
+        (every, parameters).prop_map(|(algorithm, (precision, burst))| match algorithm {
+            Algorithm::SlidingWindow { .. } => Algorithm::SlidingWindow { precision },
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst },
+            other => other,
+        });
     // Windows that are common, and many more that are not, so that a name has many logs.
     let window_ms = prop_oneof![Just(1_000), Just(60_000), 1_000..2_000_u64];
     let of_fixed_length =
