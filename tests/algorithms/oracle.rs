@@ -7,12 +7,12 @@
 use proptest::prelude::*;
 use tollgate::algorithm::{State, decide};
 use tollgate::key::Cost;
-use tollgate::plan::{Algorithm, Anchor, Limit};
+use tollgate::plan::{Algorithm, Limit};
 use tollgate::store::Mode;
 
 use crate::support::clock::START_US;
 use crate::support::history::{Random, Times};
-use crate::support::plans::{COUNTER, with_every_algorithm};
+use crate::support::plans::{Counting, counting, window_start_us, with_every_algorithm};
 
 /// The state of one key for one limit.
 #[derive(Clone)]
@@ -49,31 +49,29 @@ impl Model {
                 .map(|charge| charge.1)
                 .sum()
         };
-        match limit.algorithm() {
-            Algorithm::FixedWindow { .. } => sum(&|_| now_us < seen.start_us + window_us),
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
-                sum(&|at| at + window_us > now_us)
-            }
-            Algorithm::SlidingCounter => {
-                let start_us = seen.window_of(now_us, window_us);
+        match counting(limit) {
+            Counting::Window => sum(&|_| now_us < seen.start_us + window_us),
+            Counting::Instants => sum(&|at| at + window_us > now_us),
+            Counting::TwoWindows => {
+                let start_us = seen.window_of(limit, now_us);
                 let (current, previous) = (
                     sum(&|at| at == start_us),
                     sum(&|at| at + window_us == start_us),
                 );
                 current + (previous * (window_us - (now_us - start_us))).div_ceil(window_us)
             }
-            Algorithm::TokenBucket { .. } => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
+            Counting::Debt => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
         }
     }
 
     /// Start of a counter's window at `now_us`. Windows follow on the one that was charged last. Two windows after its start,
     /// they are aligned to the clock again.
-    fn window_of(&self, now_us: u64, window_us: u64) -> u64 {
-        let passed = (now_us - self.start_us) / window_us;
+    fn window_of(&self, limit: &Limit, now_us: u64) -> u64 {
+        let passed = (now_us - self.start_us) / limit.window_us();
         if passed < 2 {
-            self.start_us + passed * window_us
+            self.start_us + passed * limit.window_us()
         } else {
-            now_us - now_us % window_us
+            window_start_us(limit, now_us)
         }
     }
 
@@ -105,7 +103,7 @@ impl Model {
         } else if debt <= limit.window_us() && debt + at_us > now_us + limit.window_us() {
             self.debt = (limit.window_us(), now_us);
         }
-        let counter = limit.algorithm() == COUNTER;
+        let counter = counting(limit) == Counting::TwoWindows;
         // A counter's charges carry the time of their window, which moves as a whole.
         self.charges.iter_mut().for_each(|charge| {
             charge.0 = if counter {
@@ -134,27 +132,23 @@ impl Model {
     pub(super) fn charge(&mut self, limit: &Limit, now_us: u64, cost: u64) {
         let window_us = limit.window_us();
         let mut at_us = now_us;
-        match limit.algorithm() {
-            Algorithm::FixedWindow { anchor } if self.used(limit, now_us) == 0 => {
+        match counting(limit) {
+            Counting::Window if self.used(limit, now_us) == 0 => {
                 self.charges.clear();
-                self.start_us = if anchor == Anchor::Clock {
-                    now_us - now_us % window_us
-                } else {
-                    now_us
-                };
+                self.start_us = window_start_us(limit, now_us);
             }
-            Algorithm::FixedWindow { .. } => {}
-            Algorithm::TokenBucket { .. } => {
+            Counting::Window => {}
+            Counting::Debt => {
                 self.convert(limit, now_us, |own_us, unit_us| unit_us != own_us);
                 self.unit_us = window_us.div_ceil(limit.quota());
                 self.debt = (self.used(limit, now_us) + cost * self.unit_us, now_us);
             }
-            Algorithm::SlidingCounter => {
-                self.start_us = self.window_of(now_us, window_us);
+            Counting::TwoWindows => {
+                self.start_us = self.window_of(limit, now_us);
                 at_us = self.start_us;
                 self.charges.retain(|charge| charge.0 + window_us >= at_us);
             }
-            _ => self.charges.retain(|charge| charge.0 + window_us > now_us),
+            Counting::Instants => self.charges.retain(|charge| charge.0 + window_us > now_us),
         }
         self.charges.push((at_us, cost));
         if let Algorithm::SlidingWindow { precision } = limit.algorithm() {
@@ -176,11 +170,11 @@ impl Model {
             return (debt_us - left_us).div_ceil(emission_us);
         }
         let window_us = limit.window_us();
-        let begin_us = match limit.algorithm() {
-            Algorithm::FixedWindow { .. } if now_us < self.start_us + window_us => 0,
-            Algorithm::FixedWindow { .. } => u64::MAX,
-            Algorithm::SlidingCounter => self.window_of(now_us, window_us) - window_us,
-            _ => now_us - window_us + 1,
+        let begin_us = match counting(limit) {
+            Counting::Window if now_us < self.start_us + window_us => 0,
+            Counting::Window => u64::MAX,
+            Counting::TwoWindows => self.window_of(limit, now_us) - window_us,
+            Counting::Instants | Counting::Debt => now_us - window_us + 1,
         };
         let mut left = units;
         for charge in self
@@ -194,7 +188,7 @@ impl Model {
         }
         if left < units {
             // A refund writes the state as a charge does. If no unit is left, the state is a fresh one.
-            self.start_us = if limit.algorithm() == COUNTER {
+            self.start_us = if counting(limit) == Counting::TwoWindows {
                 begin_us + window_us
             } else {
                 self.start_us
@@ -488,11 +482,11 @@ fn check_bound(algorithm: Algorithm, seed: u64) {
             .take_while(|event| event.0 < begin_us + limit.window_us());
         let (passed, refunded) =
             within.fold((0, 0), |sum, event| (sum.0 + event.1, sum.1 + event.2));
-        let promise = match algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => limit.quota(),
+        let promise = match counting(&limit) {
+            Counting::Instants => limit.quota(),
             // Beside its burst, a bucket refills by the quota within a window.
-            Algorithm::TokenBucket { .. } => limit.capacity() + limit.quota(),
-            _ => 2 * limit.quota(),
+            Counting::Debt => limit.capacity() + limit.quota(),
+            Counting::Window | Counting::TwoWindows => 2 * limit.quota(),
         };
         assert!(
             passed <= promise + refunded,

@@ -60,6 +60,36 @@ pub fn every_but_the_bucket() -> impl Iterator<Item = Algorithm> {
         .filter(move |algorithm| !is_bucket(algorithm))
 }
 
+/// How an algorithm counts, as far as models differ by it. One that counts as another one needs no rule of its own in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// Units of one window at a time, which come back when it ends. [`window_start_us`] says when it began.
+    Window,
+    /// Each unit from its own instant, for the length of a window.
+    Instants,
+    /// An estimate from two windows of the clock.
+    TwoWindows,
+    /// A debt, which drains.
+    Debt,
+}
+
+pub fn counting(limit: &Limit) -> Counting {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { .. } => Counting::Window,
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => Counting::Instants,
+        Algorithm::SlidingCounter => Counting::TwoWindows,
+        Algorithm::TokenBucket { .. } => Counting::Debt,
+    }
+}
+
+/// When the window begins in which a fresh key is charged at this time.
+pub fn window_start_us(limit: &Limit, now_us: u64) -> u64 {
+    match limit.algorithm() {
+        ANCHORED => now_us,
+        _ => now_us - now_us % limit.window_us(),
+    }
+}
+
 /// The fields of a limit in a config that choose this algorithm.
 pub fn algorithm_fields(algorithm: Algorithm) -> String {
     let name = algorithm.name();

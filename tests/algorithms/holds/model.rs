@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tollgate::plan::{Algorithm, Limit, Plan};
 
-use crate::support::plans::{ANCHORED, FIXED};
+use crate::support::plans::{ANCHORED, Counting, LOG, counting, window_start_us};
 
 /// The counts of one limit.
 #[derive(Debug, Clone, Default)]
@@ -26,8 +26,7 @@ impl Ledger {
         match limit.algorithm() {
             ANCHORED if self.units.values().sum::<u64>() == 0 => now_us,
             ANCHORED if now_us < self.start_us + window_us => self.start_us,
-            ANCHORED => now_us,
-            _ => now_us - now_us % window_us,
+            _ => window_start_us(limit, now_us),
         }
     }
 
@@ -35,17 +34,17 @@ impl Ledger {
     fn used(&self, limit: &Limit, now_us: u64) -> u64 {
         let (window_us, start_us) = (limit.window_us(), self.window(limit, now_us));
         let of = |start_us: u64| self.units.get(&start_us).copied().unwrap_or(0);
-        match limit.algorithm() {
-            Algorithm::FixedWindow { .. } => of(start_us),
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
+        match counting(limit) {
+            Counting::Window => of(start_us),
+            Counting::Instants => {
                 let live = self.units.range(now_us.saturating_sub(window_us) + 1..);
                 live.map(|(_, units)| units).sum()
             }
-            Algorithm::SlidingCounter => {
+            Counting::TwoWindows => {
                 let before = of(start_us - window_us) * (window_us - (now_us - start_us));
                 of(start_us) + before.div_ceil(window_us)
             }
-            Algorithm::TokenBucket { .. } => self.full_at_us.saturating_sub(now_us),
+            Counting::Debt => self.full_at_us.saturating_sub(now_us),
         }
     }
 
@@ -62,9 +61,9 @@ impl Ledger {
     }
 
     fn charge(&mut self, limit: &Limit, now_us: u64, units: u64) {
-        let at_us = match limit.algorithm() {
-            FIXED | ANCHORED | Algorithm::SlidingCounter => self.window(limit, now_us),
-            _ => now_us,
+        let at_us = match counting(limit) {
+            Counting::Window | Counting::TwoWindows => self.window(limit, now_us),
+            Counting::Instants | Counting::Debt => now_us,
         };
         if limit.algorithm() == ANCHORED && at_us != self.start_us {
             self.units.clear();
@@ -91,23 +90,28 @@ impl Ledger {
         (at_us, h): (u64, (u64, u64)),
     ) -> u64 {
         let window_us = limit.window_us();
-        let from = match limit.algorithm() {
-            FIXED => Some(at_us - at_us % window_us).filter(|start| now_us < start + window_us),
-            ANCHORED => {
-                Some(self.start_us).filter(|start| at_us >= *start && now_us < start + window_us)
+        let from = match counting(limit) {
+            Counting::Window => {
+                let start_us = match limit.algorithm() {
+                    ANCHORED => self.start_us,
+                    _ => window_start_us(limit, at_us),
+                };
+                Some(start_us).filter(|start| at_us >= *start && now_us < start + window_us)
             }
-            Algorithm::SlidingCounter => {
-                let start_us = at_us - at_us % window_us;
-                let present_us = now_us - now_us % window_us;
+            Counting::TwoWindows => {
+                let start_us = window_start_us(limit, at_us);
+                let present_us = window_start_us(limit, now_us);
                 Some(start_us).filter(|start| start + window_us >= present_us)
             }
-            Algorithm::SlidingLog => Some(at_us).filter(|at| at + window_us > now_us),
-            Algorithm::SlidingWindow { .. } => {
+            Counting::Instants if limit.algorithm() == LOG => {
+                Some(at_us).filter(|at| at + window_us > now_us)
+            }
+            Counting::Instants => {
                 let mut runs = self.units.range(at_us..).filter(|(_, units)| **units > 0);
                 let oldest = runs.next().map(|(at, _)| *at);
                 oldest.filter(|_| at_us + window_us > now_us)
             }
-            Algorithm::TokenBucket { .. } => {
+            Counting::Debt => {
                 return self.give_back_time(limit, now_us, units, h);
             }
         };
@@ -140,10 +144,10 @@ impl Ledger {
             return;
         }
         let (window_us, start_us) = (limit.window_us(), self.window(limit, now_us));
-        let counts = |at: u64| match limit.algorithm() {
-            Algorithm::SlidingCounter => at + window_us >= start_us,
-            Algorithm::FixedWindow { .. } => at == start_us,
-            _ => at + window_us > now_us,
+        let counts = |at: u64| match counting(limit) {
+            Counting::TwoWindows => at + window_us >= start_us,
+            Counting::Window => at == start_us,
+            Counting::Instants | Counting::Debt => at + window_us > now_us,
         };
         for (at, there) in self.units.iter_mut().rev() {
             if counts(*at) {

@@ -1,9 +1,10 @@
 //! Checks without the store's order, by the times at which calls were sent and answered. A decision was made at some time between
 //! the two. So a violation that is found is real, whatever the order was. The check needs no information from the server.
 
-use tollgate::plan::{Algorithm, Anchor, Limit};
+use tollgate::plan::{Algorithm, Limit};
 
 use super::history::{Call, History};
+use crate::support::plans::{Counting, counting, window_start_us};
 
 /// Units that were, or may have been, charged.
 pub struct Charge<'a> {
@@ -44,15 +45,14 @@ pub fn over(history: &History, limit: &Limit, charges: &[Charge<'_>]) -> Option<
 /// Most units that may pass in an interval of this begin and length; `None` if it is too long to have a bound.
 fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
     let (quota, window_us) = (limit.quota(), limit.window_us());
-    match limit.algorithm() {
-        Algorithm::TokenBucket { burst } => Some(burst + took_us / limit.emission_us()),
+    let start_us = |at_us| window_start_us(limit, at_us);
+    match counting(limit) {
+        Counting::Debt => Some(limit.capacity() + took_us / limit.emission_us()),
         _ if took_us >= window_us => None,
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => Some(quota),
-        Algorithm::FixedWindow {
-            anchor: Anchor::Clock,
-        } if from_us / window_us == (from_us + took_us) / window_us => Some(quota),
+        Counting::Instants => Some(quota),
+        Counting::Window if start_us(from_us) == start_us(from_us + took_us) => Some(quota),
         // An edge may lie within.
-        Algorithm::FixedWindow { .. } | Algorithm::SlidingCounter => Some(2 * quota),
+        Counting::Window | Counting::TwoWindows => Some(2 * quota),
     }
 }
 
@@ -70,7 +70,7 @@ pub fn may_deny(limit: &Limit, charges: &[Charge<'_>], denied: &Call) -> bool {
             denied.answered_us
         }
     };
-    if let Algorithm::TokenBucket { .. } = limit.algorithm() {
+    if counting(limit) == Counting::Debt {
         let mut charged: Vec<(u64, u64)> = before()
             .map(|charge| (latest_us(charge), charge.call.cost))
             .collect();
@@ -101,17 +101,13 @@ pub fn forgotten(
     call: &Call,
 ) -> Option<String> {
     let status = call.stored()?.limits.first()?;
-    let since_us = match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => {
-            (call.answered_us + 1).saturating_sub(limit.window_us())
-        }
+    let since_us = match counting(limit) {
+        Counting::Instants => (call.answered_us + 1).saturating_sub(limit.window_us()),
         // Nothing is counted: a window that begins with a request may have ended just now.
-        Algorithm::FixedWindow { .. } if status.reset_us == 0 => return None,
+        Counting::Window if status.reset_us == 0 => return None,
         // The answer gives the end of the window, and so its start.
-        Algorithm::FixedWindow { .. } => {
-            (call.answered_us + status.reset_us).saturating_sub(limit.window_us())
-        }
-        Algorithm::SlidingCounter | Algorithm::TokenBucket { .. } => return None,
+        Counting::Window => (call.answered_us + status.reset_us).saturating_sub(limit.window_us()),
+        Counting::TwoWindows | Counting::Debt => return None,
     };
     let counts = |other: &Call| {
         other.sent_us >= since_us

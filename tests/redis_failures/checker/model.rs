@@ -4,9 +4,10 @@
 //! Of a charge whose answer was lost, only the earliest and the latest time are known. So usage is a range; it is a single number
 //! if the times of all charges are known.
 
-use tollgate::plan::{Algorithm, Anchor, Limit};
+use tollgate::plan::{Algorithm, Limit};
 
 use super::history::Status;
+use crate::support::plans::{ANCHORED, Counting, counting, window_start_us};
 
 /// The least and the most that a number may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,25 +79,21 @@ impl Model {
                 .map(|(_, cost)| cost)
                 .sum(),
         };
-        match self.limit.algorithm() {
-            Algorithm::FixedWindow {
-                anchor: Anchor::Clock,
-            } => sum(&|at_us| at_us / window_us == now_us / window_us, 0),
-            Algorithm::FixedWindow {
-                anchor: Anchor::FirstRequest,
-            } => self.used_of_anchored(now_us),
-            Algorithm::SlidingLog => sum(&|at_us| at_us + window_us > now_us, 0),
-            Algorithm::SlidingWindow { .. } => {
-                sum(&|at_us| at_us + window_us > now_us, self.late_us())
+        match counting(&self.limit) {
+            Counting::Window if self.limit.algorithm() == ANCHORED => self.used_of_anchored(now_us),
+            Counting::Window => {
+                let start_us = window_start_us(&self.limit, now_us);
+                sum(&|at_us| window_start_us(&self.limit, at_us) == start_us, 0)
             }
-            Algorithm::SlidingCounter => {
+            Counting::Instants => sum(&|at_us| at_us + window_us > now_us, self.late_us()),
+            Counting::TwoWindows => {
                 let of = |at_us: &dyn Fn(Range) -> u64| self.estimate(now_us, at_us);
                 Range {
                     low: of(&|at_us| at_us.low),
                     high: of(&|at_us| at_us.high),
                 }
             }
-            Algorithm::TokenBucket { .. } => {
+            Counting::Debt => {
                 let of = |full_at_us: u64| self.used_of_debt(full_at_us.saturating_sub(now_us));
                 Range {
                     low: of(self.full_at_us.low),
@@ -145,26 +142,22 @@ impl Model {
         }
         let window_us = self.limit.window_us();
         let newest_us = self.charges.last().map(|(at_us, _)| *at_us);
-        let until_us = match self.limit.algorithm() {
-            Algorithm::SlidingCounter => return None,
-            Algorithm::TokenBucket { .. } => self.full_at_us,
+        let until_us = match counting(&self.limit) {
+            Counting::TwoWindows => return None,
+            Counting::Debt => self.full_at_us,
             _ if used.high == 0 => return Some(0),
-            Algorithm::FixedWindow {
-                anchor: Anchor::Clock,
-            } => Range::exactly((now_us / window_us + 1) * window_us),
-            Algorithm::FixedWindow { .. } => match self.anchored {
+            Counting::Window if self.limit.algorithm() == ANCHORED => match self.anchored {
                 AnchoredWindow::Known { start_us, .. } => Range {
                     low: start_us.low + window_us,
                     high: start_us.high + window_us,
                 },
                 _ => return None,
             },
-            Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog => {
-                newest_us.map(|at_us| Range {
-                    low: at_us.low + window_us,
-                    high: at_us.high + window_us,
-                })?
-            }
+            Counting::Window => Range::exactly(window_start_us(&self.limit, now_us) + window_us),
+            Counting::Instants => newest_us.map(|at_us| Range {
+                low: at_us.low + window_us,
+                high: at_us.high + window_us,
+            })?,
         };
         (until_us.low == until_us.high).then(|| until_us.low.saturating_sub(now_us))
     }
