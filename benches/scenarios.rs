@@ -6,6 +6,8 @@ mod rounds;
 mod sizes;
 mod soak;
 
+use tollgate::plan::Algorithm;
+
 use crate::harness::{BATCH, Harness, Scenario, Server, Shape};
 use crate::load::Kind;
 
@@ -40,18 +42,13 @@ const SHAPES: [Shape; 9] = [
     STREAMS,
 ];
 
-/// Plans that the algorithms are measured by.
-const ALGORITHMS: [&str; 9] = [
-    "unlimited",
-    "token_bucket",
-    "fixed_window",
-    "first_request",
-    "sliding_window",
-    "sliding_counter",
-    "sliding_log",
-    "two_limits",
-    "with_candidate",
-];
+/// Plans that the algorithms are measured by: one of each, which has its name, and others to compare with.
+fn plans_of_algorithms() -> Vec<&'static str> {
+    let mut names = Algorithm::EVERY.map(Algorithm::name).to_vec();
+    names.dedup();
+    let more = ["first_request", "two_limits", "with_candidate"];
+    ["unlimited"].into_iter().chain(names).chain(more).collect()
+}
 
 /// The bare echo in this shape, with which other rows are compared.
 pub fn echo(shape: Shape) -> Scenario {
@@ -94,9 +91,11 @@ pub fn quick() -> Vec<Scenario> {
 
 pub fn algorithms() -> Vec<Scenario> {
     let stores = [Server::Memory, Server::Redis];
-    let rows = stores
-        .into_iter()
-        .flat_map(|server| ALGORITHMS.map(|plan| Scenario::new(server, USUAL, MANY, plan)));
+    let rows = stores.into_iter().flat_map(|server| {
+        plans_of_algorithms()
+            .into_iter()
+            .map(move |plan| Scenario::new(server, USUAL, MANY, plan))
+    });
     [echo(USUAL)].into_iter().chain(rows).collect()
 }
 

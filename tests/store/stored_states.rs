@@ -241,15 +241,33 @@ fn name_of(suffix: &str) -> String {
     format!("{{group:key}}{suffix}")
 }
 
+/// The lowest three bits of a fingerprint are the kind of the record.
+fn kind(limit: &Limit) -> u8 {
+    limit.fingerprint().bytes()[0] % 8
+}
+
+fn assert_each_kind_is_among(all: &[Stored]) {
+    for algorithm in Algorithm::EVERY {
+        let wanted = kind(&limit(1, MINUTE, algorithm));
+        let mut limits = all.iter().flat_map(|stored| &stored.limits);
+        assert!(
+            limits.any(|limit| kind(limit) == wanted),
+            "no bytes of {algorithm:?}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_state_is_written_as_these_bytes_and_read_from_them() {
     let (redis, clock) = (Redis::start(), FakeClock::new());
     let store = store_on(&redis, &clock);
-    for stored in counts()
+    let all: Vec<Stored> = counts()
         .into_iter()
         .chain(calendar_counts())
         .chain(runs_and_logs())
-    {
+        .collect();
+    assert_each_kind_is_among(&all);
+    for stored in all {
         redis.cli(&["FLUSHALL"]);
         clock.set(START_US);
         let plan = plan(stored.limits.clone());

@@ -1,5 +1,7 @@
 //! What each algorithm must have, where neither the compiler nor a test of it would miss it.
 
+use std::path::Path;
+
 use super::sources;
 use tollgate::plan::Algorithm;
 
@@ -63,4 +65,35 @@ fn every_algorithm_is_in_the_list_of_all() {
             .collect::<std::collections::BTreeSet<_>>(),
         variants
     );
+}
+
+/// Pages, and tables in comments, that say something of each algorithm.
+const TABLES: [&str; 4] = [
+    "docs/algorithms.md",
+    "docs/holds.md",
+    "docs/simulate.md",
+    "src/core/algorithm/undo.rs",
+];
+
+#[test]
+fn every_algorithm_stands_in_each_table_of_them() {
+    for path in TABLES {
+        let text = text(path);
+        for name in Algorithm::EVERY.map(Algorithm::name) {
+            assert!(text.contains(&format!("`{name}`")), "{path}: {name}");
+        }
+    }
+}
+
+/// `cargo bench --bench matrix -- --algorithms` has a row for each.
+#[test]
+fn every_algorithm_has_a_plan_to_measure_it_by() {
+    let plans = text("benches/harness.rs");
+    for name in Algorithm::EVERY.map(Algorithm::name) {
+        assert!(plans.contains(&format!("\n  {name}: {{")), "{name}");
+    }
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }

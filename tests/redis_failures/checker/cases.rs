@@ -3,11 +3,12 @@
 mod together;
 
 use tollgate::decision::{DecidedBy, Outcome};
-use tollgate::plan::Plan;
+use tollgate::plan::{Algorithm, Plan};
 
 use super::deployment;
 use super::history::{Answer, Call, History, Loss, Rule, Status};
 use super::judge;
+use crate::support::plans::FIXED;
 
 /// At the begin of a window of every length that is used here.
 const T: u64 = 1_800_000_000_000_000;
@@ -412,13 +413,21 @@ fn a_call_that_fails_while_its_replica_lives_is_caught() {
 #[test]
 fn the_plans_that_runs_use_have_each_algorithm_alone_and_beside_a_witness() {
     let plans = deployment::plans();
-    let alone = |plan: &&Plan| plan.limits().len() == 1;
-    assert_eq!((plans.len(), plans.values().filter(alone).count()), (17, 6));
-    assert_eq!(
-        plans
-            .values()
-            .filter(|plan| super::serial::witness(plan).is_some())
-            .count(),
-        12
-    );
+    for algorithm in Algorithm::EVERY {
+        let is_of = |plan: &&Plan| {
+            let own = plan.limits()[0].algorithm();
+            match algorithm {
+                Algorithm::FixedWindow { .. } => own == algorithm,
+                _ => own.name() == algorithm.name(),
+            }
+        };
+        let alone = |plan: &Plan| plan.limits().len() == 1;
+        let has_witness = |plan: &Plan| super::serial::witness(plan).is_some();
+        assert!(plans.values().filter(is_of).any(alone), "{algorithm:?}");
+        // It is the witness itself.
+        assert!(
+            algorithm == FIXED || plans.values().filter(is_of).any(has_witness),
+            "{algorithm:?} beside a witness"
+        );
+    }
 }

@@ -1,12 +1,5 @@
-//! What a hold gives back to each limit: units of its own charge, at the place where that was.
-//!
-//! | algorithm | gives back |
-//! |---|---|
-//! | `fixed_window` | the units, if the window of the charge is the present one; else nothing |
-//! | `sliding_log` | units at the instant of the charge that are still there |
-//! | `sliding_window` | units of the oldest run that is not older than the charge |
-//! | `sliding_counter` | the units, from the window of the charge, if that is the present one or the one before |
-//! | `token_bucket` | whole units of what is left of the charge; see below |
+//! What a hold gives back to each limit: units of its own charge, at the place where that was. docs/holds.md has a table of it by
+//! algorithm.
 //!
 //! A bucket drains, so what it owes for one charge is gone after a while. `h` is when the bucket would have been full just after the
 //! charge. What others gave back since brought that nearer, and so is taken from it. The least of the units, of what `h` then leaves,
