@@ -1,8 +1,8 @@
 -- token_bucket, by GCRA. Twin of src/core/algorithm/gcra.rs, whose head explains tat, emission interval and tolerance, and how a
 -- limit reads a debt that another rate ran up.
--- Payload: the rate that the debt drains at, as a quota: in how many bytes it follows B, and the quota; then the tat I7. When the
--- debt was above a window, eight is added to the first byte and the time of the writing follows, I7.
--- Reading: backlog, with another rate's emission after it, where it is that: then 128 is added to the last byte of the backlog.
+-- Payload: the number of the quota's bytes B; the quota, which is the rate at which the debt drains; the tat I7. If the debt was above a
+-- window when it was written, eight is added to the first byte, and the time of the writing follows, I7.
+-- Reading: backlog I7. If it drains at another rate than the limit's, 128 is added to its last byte, and that rate's emission follows, I7.
 --
 -- The one algorithm whose rule is written twice: a debt of the limit's own rate and of a window at most, which nearly all are,
 -- needs a fraction of the arithmetic.
@@ -47,7 +47,7 @@ until true
 --{ records
 local function gcra()
   local rule = {}
-  -- By how many bytes a quota takes.
+  -- The formats of a payload, by the number of bytes of its quota.
   local RATES = { '<BI1I7', '<BI2I7', '<BI3I7', '<BI4I7', '<BI5I7' }
 
   function rule.size(value, at)
@@ -134,8 +134,8 @@ local function gcra()
     return fits, reading(limit, backlog, emission), after, clamped
   end
 
-  -- A unit that was not wholly back yet is. The rate stays as it is. An undo gives back less what has come back since that instant:
-  -- the later of the charge and the end of the debt before it.
+  -- A unit of which a part has come back by itself is given back as a whole, but no debt falls below 0. The rate stays as it is. An undo
+  -- leaves out what has come back since that instant: the later of the charge and the end of the debt before it.
   function rule.refund(payload, cost, limit, instant)
     local tat, quota = load(payload)
     local backlog, given = tat - now, cost * ceil(limit.window / quota)
