@@ -428,6 +428,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides and counts what needs no store; see [`Self::known`].
+    #[inline]
     fn decide_without_store(
         &self,
         plans: CountedPlan<'_>,

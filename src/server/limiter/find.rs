@@ -97,6 +97,7 @@ impl<S> Limiter<S> {
     }
 
     /// The same for a request that does not come with hundreds of others: the name nearest to an unknown one is looked for.
+    #[inline]
     pub(super) fn find_or_suggest(
         &self,
         worker_plans: &WorkerPlans,

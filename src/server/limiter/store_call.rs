@@ -21,6 +21,7 @@ pub(super) struct StoreAnswer {
 }
 
 /// The decision that a verdict means.
+#[inline]
 pub(super) fn counted(check: &Check, verdict: &Verdict, by: DecidedBy) -> Decision {
     let outcome = if verdict.fits {
         Outcome::Allowed

@@ -52,8 +52,9 @@
 --                    Joint decisions of such requests have a loop of their own (joint.lua).
 --   the general way  for all other cases: refunds, several plans, records of other plans, logs beside records, and states ahead
 --                    of a clock that stepped back; blocks. It is functions (general.lua), made by a call that needs them.
--- Each algorithm has its rule in a file of its own, as statements that both ways contain (the region `decide`). A token_bucket
--- and a sliding_log have further code for states that are rare and costly. script.rs puts the regions in their places.
+-- Each algorithm has its rule in a file of its own. The short way is statements (the region `decide`), and the general way functions
+-- (the region `records`), which decide by the same statements or, for rare and costly states, by code of their own. script.rs puts the
+-- regions in their places.
 
 local request, keys = ARGV[1], KEYS
 -- A request that contradicts itself was not made by this version: nothing that it says can be relied on.
