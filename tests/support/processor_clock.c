@@ -38,14 +38,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
   return 0;
 }
 
-int gettimeofday(struct timeval *restrict time, void *restrict zone) {
-  (void)zone;
-  struct timespec now;
-  int failed = clock_gettime(CLOCK_REALTIME, &now);
-  time->tv_sec = now.tv_sec;
-  time->tv_usec = now.tv_nsec / 1000;
-  return failed;
-}
+#include "time_of_day.h"
 
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout_ms) {
   static int (*wait)(int, struct epoll_event *, int, int);

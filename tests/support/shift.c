@@ -30,18 +30,4 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
   return 0;
 }
 
-int gettimeofday(struct timeval *restrict time, void *restrict zone) {
-  (void)zone;
-  struct timespec now;
-  int failed = clock_gettime(CLOCK_REALTIME, &now);
-  time->tv_sec = now.tv_sec;
-  time->tv_usec = now.tv_nsec / 1000;
-  return failed;
-}
-
-time_t time(time_t *into) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (into) *into = now.tv_sec;
-  return now.tv_sec;
-}
+#include "time_of_day.h"
