@@ -208,6 +208,9 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
     for redis in nodes {
         redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
         redis.cli(&["config", "set", "slowlog-max-len", "10000"]);
+        // A clock that stands still would show no slow call.
+        redis.cli(&["eval", "for _ = 1, 10000000 do end", "0"]);
+        assert_ne!(redis.cli(&["slowlog", "len"]), "0", "no slow call is seen");
     }
     let flags = [
         "--store",
