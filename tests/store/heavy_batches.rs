@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
-use tollgate::plan::Algorithm;
+use tollgate::plan::{Algorithm, HoldTerms, Limit, Plan, Rule};
+use tollgate::store::{RedisStore, Store, StoreDeadline};
 use tonic::transport::Channel;
 
 use crate::support::cluster::Cluster;
+use crate::support::holds::{ask, reserve};
 use crate::support::preload::by_processor_time;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -203,14 +205,19 @@ async fn no_batch_keeps_a_cluster_busy_for_long_or_others_from_it() {
     flood_all(&cluster.url(), &nodes).await;
 }
 
+/// Has its slow log see calls of more than a millisecond.
+fn see_slow_calls(redis: &Redis) {
+    redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
+    redis.cli(&["config", "set", "slowlog-max-len", "10000"]);
+    // A clock that stands still would show no slow call.
+    redis.cli(&["eval", "for _ = 1, 10000000 do end", "0"]);
+    assert_ne!(redis.cli(&["slowlog", "len"]), "0", "no slow call is seen");
+}
+
 /// Sends all lots, one after another, to a server on this store.
 async fn flood_all(url: &str, nodes: &[&Redis]) {
     for redis in nodes {
-        redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
-        redis.cli(&["config", "set", "slowlog-max-len", "10000"]);
-        // A clock that stands still would show no slow call.
-        redis.cli(&["eval", "for _ = 1, 10000000 do end", "0"]);
-        assert_ne!(redis.cli(&["slowlog", "len"]), "0", "no slow call is seen");
+        see_slow_calls(redis);
     }
     let flags = [
         "--store",
@@ -292,4 +299,74 @@ fn assert_calls_are_short(about: &str, redis: &Redis) {
         format!("{about}: {late} of {calls} slow calls above 5 ms, the longest {longest} us");
     println!("{seen}");
     assert!(late * STALLED_DIVISOR <= calls, "{seen}");
+}
+
+/// Holds of a key that end at once.
+const ENDING: u64 = 1_000;
+
+/// A plan whose holds may be so many. Nothing of what it counts goes while a test runs.
+fn ending(algorithm: Algorithm, releases: bool) -> Arc<Plan> {
+    let name = format!("{algorithm:?} {releases}");
+    let day = Duration::from_secs(86_400);
+    let limit = Limit::new("l", 10_000, day, algorithm).unwrap();
+    let holds = HoldTerms {
+        max_open: 1_000,
+        release_on_expiry: releases,
+        ..HoldTerms::default()
+    };
+    Arc::new(Plan {
+        holds: holds.into(),
+        ..Plan::new(name, Rule::limits([limit]))
+    })
+}
+
+/// Holds may end for a call, a thousand of them: it is left to later ones then, as far as it takes long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_that_end_together_do_not_keep_redis_busy_for_long() {
+    let _machine = MACHINE.lock().await;
+    let program = by_processor_time("redis-server");
+    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    let algorithms = Algorithm::EVERY.map(|algorithm| match algorithm {
+        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 10_000 },
+        other => other,
+    });
+    let plans: Vec<Arc<Plan>> = algorithms
+        .into_iter()
+        .flat_map(|algorithm| [ending(algorithm, false), ending(algorithm, true)])
+        .collect();
+    let reserve = |plan: &Arc<Plan>, id: u64| {
+        let check = ask(plan, "k", (&format!("id {id:012}"), reserve(1, 3)));
+        let store = store.clone();
+        async move {
+            let verdict = store.decide_hold(&check, StoreDeadline(PATIENCE)).await;
+            verdict.unwrap()
+        }
+    };
+    let mut ended = vec![0; plans.len()];
+    for (plan, ended) in plans.iter().zip(&mut ended) {
+        for first in (0..ENDING).step_by(50) {
+            let asked = (first..first + 50).map(|id| tokio::spawn(reserve(plan, id)));
+            for answered in asked.collect::<Vec<_>>() {
+                *ended += answered.await.unwrap().ended.expired;
+            }
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
+    see_slow_calls(&redis);
+    for (plan, mut ended) in plans.iter().zip(ended) {
+        redis.cli(&["slowlog", "reset"]);
+        let next = reserve(plan, ENDING).await;
+        ended += next.ended.expired;
+        assert_eq!(ended, ENDING, "{}", plan.name);
+        let used = next.view.verdict.readings[0].used(&plan.limits()[0]);
+        // Of a bucket, what is gone since does not come back.
+        let kept = match plan.holds.release_on_expiry {
+            true => 1..=ENDING / 10,
+            false => ENDING..=ENDING + 1,
+        };
+        assert!(kept.contains(&used), "{}: {used}", plan.name);
+        assert_calls_are_short(&plan.name, &redis);
+    }
 }

@@ -197,7 +197,7 @@ impl<'a> KeyCall<'a> {
                 || gives_back_to(hold, plan)
                 || hold.known_until_us() <= now_us
         };
-        while let Some(hold) = self.key.notes.next_end(now_us, may_end) {
+        for hold in self.key.notes.take_due(now_us, may_end) {
             ended.expired += 1;
             if gives_back_to(&hold, plan) {
                 let returned = self.give_back(&hold, hold.cost);

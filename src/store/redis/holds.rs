@@ -14,7 +14,7 @@ use super::batcher::call::{HoldAnswer, ScriptRequest};
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
 use crate::{Check, HoldCheck, LeaseCheck, StoreError};
-use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
+use tollgate_core::algorithm::holds::{EndedHolds, HoldVerdict, LeaseVerdict, NoteFigures};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
@@ -151,6 +151,7 @@ impl RedisStore {
         deadline: Duration,
     ) -> Result<HoldAnswer, StoreError> {
         let until = monotonic() + deadline;
+        let mut ended = EndedHolds::default();
         loop {
             let left = until.saturating_duration_since(monotonic());
             let answer = match &self.servers {
@@ -159,8 +160,9 @@ impl RedisStore {
                     Box::pin(cluster.ask_beside_holds(request(until), left)).await?
                 }
             };
-            if !matches!(answer, HoldAnswer::Later) {
-                return Ok(answer);
+            match answer {
+                HoldAnswer::Later(more) => ended += more,
+                answer => return Ok(answer.with_ended(ended)),
             }
         }
     }

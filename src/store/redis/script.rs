@@ -33,7 +33,7 @@ const READS_WHOLE: &str = "has_rings = false\n";
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are not part of the script.
-const PARTS: [&str; 24] = [
+const PARTS: [&str; 25] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
     include_str!("script/short/logs.lua"),
@@ -56,6 +56,7 @@ const PARTS: [&str; 24] = [
     include_str!("script/holds/give_back.lua"),
     include_str!("script/holds/view.lua"),
     include_str!("script/holds/calls.lua"),
+    include_str!("script/holds/ends.lua"),
     include_str!("script/holds/requests.lua"),
     include_str!("script/holds/short.lua"),
 ];

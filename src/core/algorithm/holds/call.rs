@@ -170,6 +170,14 @@ pub struct EndedHolds {
     pub units: u64,
 }
 
+impl std::ops::AddAssign for EndedHolds {
+    fn add_assign(&mut self, more: Self) {
+        self.expired = self.expired.saturating_add(more.expired);
+        self.released = self.released.saturating_add(more.released);
+        self.units = self.units.saturating_add(more.units);
+    }
+}
+
 /// Where a key stands by all limits of its plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyView {

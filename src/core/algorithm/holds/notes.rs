@@ -327,16 +327,13 @@ impl Notes {
         }
     }
 
-    /// Ends what is over: drops holds whose ids nobody knows any more, and takes out the first of those that `ends` is true of, in the
-    /// order of (end of the lease, id).
-    pub(super) fn next_end(&mut self, now_us: u64, ends: impl Fn(&Hold) -> bool) -> Option<Hold> {
-        let over = self.holds.iter().enumerate();
-        let over = over.filter(|(_, hold)| !hold.is_open(now_us) && ends(hold));
-        let first = over.min_by(|(_, a), (_, b)| {
-            let order = |hold: &Hold| hold.expires_us;
-            order(a).cmp(&order(b)).then_with(|| a.id.cmp(&b.id))
-        });
-        first.map(|(place, _)| place).map(|place| self.take(place))
+    /// Takes out the holds that are over and that `ends` is true of, in the order of (end of the lease, id).
+    pub(super) fn take_due(&mut self, now_us: u64, ends: impl Fn(&Hold) -> bool) -> Vec<Hold> {
+        let is_due = |hold: &mut Hold| !hold.is_open(now_us) && ends(hold);
+        let mut due: Vec<Hold> = self.holds.extract_if(.., is_due).collect();
+        self.heap_bytes -= due.iter().map(Hold::heap_bytes).sum::<usize>();
+        due.sort_unstable_by(|a, b| (a.expires_us, &a.id).cmp(&(b.expires_us, &b.id)));
+        due
     }
 
     /// A lease that ends later than the longest from now was given by a clock that stepped back since. It ends so long from now.

@@ -9,13 +9,14 @@
 --          calls.lua), cost or units used I7, lease or flag I7, length of the id B, id.
 -- Reply    one string, per request in this order: a letter of what became of it; holds that ended I4, such that gave units back I4, units
 --          I7; what the letter has, see calls.lua; and where the key stands, see view.lua. Or 'E', 'R' or 'T' as in request.lua.
---          Or 'B', for a request that is left to the next call.
+--          Or 'B', for a request that is left to the next call, and what ended for it already, as above.
 --
 -- Most reserves and settles go a short way (short.lua), and all else by functions that a call makes which needs them.
 -- Order of the writes: the holds, in which recent ids are, then the states. Where Redis refuses one, those before it are undone. Ids are
 -- moved to their HASH first, and what is forgotten goes last. So no unit is charged or given back whose note is not kept.
 -- Work is bounded: a call looks at the holds of its key, of which there are 1,000 a plan at most, and at as many ids and some more. What
--- that takes is counted in microseconds. Beyond WORK_MAX, nothing is done for the requests that are left.
+-- that takes is counted in microseconds. Beyond WORK_MAX, nothing is done for the requests that are left. Where many holds are to end, a
+-- call ends some of them, and leaves its request to the next one.
 
 --> hold_words
 --> hold_short_words
@@ -43,13 +44,19 @@ for _ = 1, groups do
       return { err = MALFORMED }
     end
     if work > WORK_MAX then
-      -- A later request of the same name must not come before it.
-      reply = 'B'
+      reply = pack('<BI4I4I7', 66, 0, 0, 0)
     elseif not group and not problem and asked <= 4 then
 --> hold_short
     end
     if not reply and not problem then
+      -- The long way may parse all holds of the key, and pack them again: 24 bytes in a microsecond.
+      local expected = LONG_WORK + #(group and group.notes.value or values[next_notes] or '') / 24
+      if work > 0 and work + expected > WORK_MAX then
+        -- Nothing of what comes later may be decided before it.
+        reply, work = pack('<BI4I4I7', 66, 0, 0, 0), WORK_MAX + 1
+      else
 --> hold_long
+      end
     end
     if not reply then
       -- Requests of many callers share this call: a key that cannot be decided must not fail those after it.

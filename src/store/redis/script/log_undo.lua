@@ -27,9 +27,11 @@ if cost < undone.units then
   rest[1] = pack_charge(state, { time = instant, units = undone.last.units - cost })
 end
 for _, packed in ipairs(call('LRANGE', state.key, undone.last.index + 1, '-1')) do
-  local charge = read_charge(state, packed)
-  charge.units = charge.units - cost
-  rest[#rest + 1] = pack_charge(state, charge)
+  if #packed ~= 8 then
+    error('tollgate: a log that cannot be read', 0)
+  end
+  local time, units = read_element(packed, state.base, state.start)
+  rest[#rest + 1] = pack_element(time, (state.start + units - cost) % TOTALS)
 end
 -- First a charge of no units, to know that those below will not be refused: before them, they are not in the list.
 call('RPUSH', state.key, pack_charge(state, last_of(state)))

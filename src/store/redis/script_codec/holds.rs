@@ -173,7 +173,6 @@ fn parse_one(
     let letter = *rest.split_off_first()?;
     match letter {
         b'E' => return parse_refusal(rest).map(Err),
-        b'B' => return Some(Ok(HoldAnswer::Later)),
         b'F' => return parse_figures(rest).map(|figures| Ok(HoldAnswer::Figures(figures))),
         b'L' => {
             let mut verdict = parse_answer(rest, plan, request.mode)?.ok()?;
@@ -187,6 +186,9 @@ fn parse_one(
         released: parse_count(rest)?,
         units: parse_number(rest)?,
     };
+    if letter == b'B' {
+        return Some(Ok(HoldAnswer::Later(ended)));
+    }
     if letter == b'Y' {
         let event = parse_lease(rest)?;
         return Some(Ok(HoldAnswer::Lease(LeaseVerdict { event, ended })));

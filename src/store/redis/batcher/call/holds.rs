@@ -6,7 +6,7 @@ use crate::{Check, HoldCheck, LeaseCheck, StoreError};
 use std::sync::Arc;
 use std::time::Instant;
 use tollgate_core::algorithm::holds::{
-    HoldCall, HoldVerdict, LeaseCall, LeaseVerdict, NoteFigures,
+    EndedHolds, HoldCall, HoldVerdict, LeaseCall, LeaseVerdict, NoteFigures,
 };
 use tollgate_core::algorithm::{Mode, Verdict};
 use tollgate_core::key::Key;
@@ -42,8 +42,20 @@ pub(in crate::redis) enum HoldAnswer {
     Verdict(Verdict),
     Figures(NoteFigures),
     Lease(LeaseVerdict),
-    /// Nothing was done, since the call had much to do: it is to be asked again.
-    Later,
+    /// It is to be asked again, since the call had much to do. Nothing was decided, but some holds may have ended.
+    Later(EndedHolds),
+}
+
+impl HoldAnswer {
+    /// The same, where so many holds had ended for it before.
+    pub(in crate::redis) fn with_ended(mut self, ended: EndedHolds) -> Self {
+        match &mut self {
+            Self::Hold(verdict) => verdict.ended += ended,
+            Self::Lease(verdict) => verdict.ended += ended,
+            Self::Later(_) | Self::Verdict(_) | Self::Figures(_) => {}
+        }
+        self
+    }
 }
 
 impl ScriptRequest {

@@ -92,70 +92,6 @@ local function write_group(group)
 end
 --}
 
---{ hold_ends
-local function ends_before(a, b)
-  if a.expires ~= b.expires then
-    return a.expires < b.expires
-  end
-  -- As bytes, whatever the locale of Redis is.
-  for place = 1, math.min(#a.id, #b.id) do
-    local left, right = byte(a.id, place), byte(b.id, place)
-    if left ~= right then
-      return left < right
-    end
-  end
-  return #a.id < #b.id
-end
-
--- A lease that ends later than the longest from now was given by a clock that stepped back since. It ends so long from now.
-local function clamp_holds(notes)
-  local is_ahead = false
-  for _, plan in ipairs(notes.plans) do
-    is_ahead = is_ahead or plan.count > 0 and plan.last > now + plan.max_ttl
-  end
-  if not is_ahead then
-    return
-  end
-  for _, hold in ipairs(holds_of(notes)) do
-    hold.expires = math.min(hold.expires, now + hold.plan.max_ttl)
-  end
-  count_holds(notes)
-end
-
--- Ends what has expired of the holds, as far as this plan may. Returns how many ended, how many gave units back, and the units.
-local function end_due(group, ask)
-  local notes, due, kept, released, units, has_ended = group.notes, {}, {}, 0, 0, false
-  for _, plan in ipairs(notes.plans) do
-    has_ended = has_ended or plan.count > 0 and plan.first <= now
-  end
-  for _, hold in ipairs(has_ended and holds_of(notes) or {}) do
-    local plan = hold.plan
-    local is_due = hold.expires <= now and (not plan.releases or gives_back_to(plan, ask) or known_until(hold) <= now)
-    local list = is_due and due or kept
-    list[#list + 1] = hold
-  end
-  if not due[1] then
-    return 0, 0, 0
-  end
-  table.sort(due, ends_before)
-  notes.holds = kept
-  count_holds(notes)
-  for _, hold in ipairs(due) do
-    remember(group, hold.id, hold.plan, EXPIRED, hold.cost, 0, hold.expires + hold.plan.remember)
-  end
-  if group.has_logs and not group.is_peek then
-    write_notes(group)
-  end
-  for _, hold in ipairs(due) do
-    if gives_back_to(hold.plan, ask) then
-      local _, most = give_back(group, ask, hold, hold.cost)
-      released, units = released + (most > 0 and 1 or 0), units + most
-    end
-  end
-  return #due, released, units
-end
---}
-
 --{ hold_charges
 -- Decides a cost where something beside the limits decides, too; notes it before it is charged.
 local function decide_beside(group, ask, others_fit, note)
@@ -328,7 +264,10 @@ local function lease(group, ask)
   if not known or CALLS[known.kind] ~= 0 or known.name ~= ask.terms.name then
     return pack('<BI4I4I7BI7I7', 89, 0, 0, 0, LOST_FORGOTTEN, 0, 0)
   end
-  local expired, released, units = end_due(group, ask)
+  local expired, released, units, has_more = end_due(group, ask)
+  if has_more then
+    return pack('<BI4I4I7', 66, expired, released, units)
+  end
   known = find(group, ask)
   local hold, became = known and known.hold, LOST_FORGOTTEN
   if hold then

@@ -14,7 +14,7 @@ local SETTLED, USED, EXPIRED, ALLOWED, RECORDED = 0, 1, 2, 3, 4
 --{ hold_recent
 -- A recent id, and where the next one begins.
 local function read_recent(notes, value, at)
-  local id, plan = { number = false, releases = false, name = false }, nil
+  local id, plan = { number = false, releases = false, name = false, place = false }, nil
   id.id, plan, id.cost, id.actual, id.kind, id.until_us, at = unpack('<Bc0BI5I5BI7', value, at)
   id.plan = notes.plans[plan + 1]
   id.releases, id.name = id.plan.releases, id.plan.name
@@ -69,10 +69,8 @@ local function id_of(group, id)
     return found
   end
   if notes.recent_count > 0 and (notes.recent or string.find(notes.body, pack('<Bc0', #id, id), 1, true)) then
-    local _, recent = holds_of(notes)
-    for _, other in ipairs(recent) do
-      found = other.id == id and other or found
-    end
+    holds_of(notes)
+    found = notes.recent_by_id[id]
   end
   if not found and hashed(notes) > 0 then
     local text = call('HGET', group.names[2], 'i' .. id)
@@ -84,6 +82,11 @@ local function id_of(group, id)
   return group.ids[id]
 end
 
+-- Takes an id out of the recent ones. Its place stays, so that none of the others has to move.
+local function drop_recent(notes, id)
+  notes.recent[id.place], notes.recent_by_id[id.id], notes.recent_count = false, nil, notes.recent_count - 1
+end
+
 -- Takes what is kept of an id out of the ids.
 local function drop_id(group, id)
   local notes = group.notes
@@ -92,14 +95,7 @@ local function drop_id(group, id)
     notes.gaps, group.gone['i' .. id.id] = notes.gaps + 1, true
     return
   end
-  local _, recent = holds_of(notes)
-  for index, other in ipairs(recent) do
-    if other == id then
-      table.remove(recent, index)
-      break
-    end
-  end
-  notes.recent_count = #recent
+  drop_recent(notes, id)
 end
 
 -- Forgets the first id.
@@ -115,9 +111,12 @@ local function forget_first(group)
     notes.gaps = notes.gaps - 1
   end
   local _, recent = holds_of(notes)
-  group.ids[recent[1].id] = false
-  table.remove(recent, 1)
-  notes.ids, notes.recent_count = notes.ids - 1, #recent
+  while not recent[notes.recent_from] do
+    notes.recent_from = notes.recent_from + 1
+  end
+  local first = recent[notes.recent_from]
+  notes.ids, group.ids[first.id] = notes.ids - 1, false
+  drop_recent(notes, first)
 end
 
 -- Remembers an id that is not open, in place of what was known of it.
@@ -134,10 +133,10 @@ local function remember(group, id, plan, kind, cost, actual, until_us)
   local noted = noted_plan(notes, plan)
   local found = {
     id = id, number = false, plan = noted, releases = plan.releases, name = plan.name, cost = cost, actual = actual, kind = kind,
-    until_us = until_us,
+    until_us = until_us, place = #recent + 1,
   }
-  recent[#recent + 1], group.ids[id] = found, found
-  notes.ids, notes.recent_count, notes.max_ids = notes.ids + 1, #recent, max(notes.max_ids, plan.max_ids)
+  recent[found.place], notes.recent_by_id[id], group.ids[id] = found, found, found
+  notes.ids, notes.recent_count, notes.max_ids = notes.ids + 1, notes.recent_count + 1, max(notes.max_ids, plan.max_ids)
   keep_until(notes, plan, until_us)
   if notes.ids > notes.max_ids then
     forget_first(group)

@@ -29,14 +29,14 @@ local function read_plan(value, start)
   return {
     name = name, alike = alike, buckets = buckets, remember = remember, max_ttl = max_ttl, counts = counts, max_ids = max_ids,
     releases = flags % 2 == RELEASES, has_slots = flags >= SLOTTED, text = sub(value, start, at - 1), count = 0, first = 0, last = 0,
-    max_open = 0, slots = 0, is_shadow = false, limits = false,
+    max_open = 0, slots = 0, is_shadow = false, limits = false, times_as = '<' .. rep('I7', buckets),
   }, at
 end
 
 local function parse_notes(value)
   local notes = {
-    value = value, plans = {}, given = {}, holds = false, recent = false, body = '', id_bytes = 0, recent_count = 0, first = 0, ids = 0,
-    gaps = 0, stale = 0, max_ids = 0, expires = 0, expired = 0, is_changed = false,
+    value = value, plans = {}, given = {}, holds = false, recent = false, recent_by_id = {}, recent_from = 1, recent_count = 0, body = '', parsed = '',
+    id_bytes = 0, first = 0, ids = 0, gaps = 0, stale = 0, max_ids = 0, expires = 0, expired = 0, is_changed = false,
   }
   if not value then
     return notes
@@ -90,7 +90,16 @@ local function known_until(hold)
   return known
 end
 
--- The holds, one by one, and the recent ids.
+-- A time of each bucket.
+local function read_times(plan, value, at)
+  local times = { unpack(plan.times_as, value, at) }
+  at, times[#times] = times[#times], nil
+  return times, at
+end
+
+local NONE = {}
+
+-- The holds, one by one, and the recent ids, of which some may be false.
 local function holds_of(notes)
   if notes.holds then
     return notes.holds, notes.recent
@@ -100,25 +109,29 @@ local function holds_of(notes)
     count = count + plan.count
   end
   for index = 1, count do
-    local hold, plan = { full = {}, given = {} }, nil
-    hold.id, plan, hold.cost, hold.at, hold.expires, at = unpack('<Bc0BI5I7I7', body, at)
-    hold.plan, hold.has_older = notes.plans[plan % OLDER + 1], plan >= OLDER
-    for place = 1, hold.plan.buckets do
-      hold.full[place], at = unpack('<I7', body, at)
-      hold.given[place] = 0
+    local from, full, given, id, place, cost, reserved, expires = at, NONE, NONE, nil, nil, nil, nil, nil
+    id, place, cost, reserved, expires, at = unpack('<Bc0BI5I7I7', body, at)
+    local plan = notes.plans[place % OLDER + 1]
+    if plan.buckets > 0 then
+      full, at = read_times(plan, body, at)
+      if plan.releases then
+        given, at = read_times(plan, body, at)
+      end
     end
-    for place = 1, hold.plan.releases and hold.plan.buckets or 0 do
-      hold.given[place], at = unpack('<I7', body, at)
-    end
-    holds[index] = hold
+    holds[index] = {
+      id = id, plan = plan, cost = cost, at = reserved, expires = expires, full = full, given = given, has_older = place >= OLDER,
+      from = from, to = at - 1, place = place, noted_expires = expires,
+    }
   end
   for index = 1, notes.recent_count do
-    recent[index], at = read_recent(notes, body, at)
+    local id
+    id, at = read_recent(notes, body, at)
+    recent[index], notes.recent_by_id[id.id], id.place = id, id, index
   end
   if at ~= #body + 1 then
     error('tollgate: holds that cannot be read', 0)
   end
-  notes.holds, notes.recent = holds, recent
+  notes.holds, notes.recent, notes.parsed = holds, recent, body
   return holds, recent
 end
 
@@ -153,7 +166,6 @@ local function pack_hold(hold, place)
   for index, full_at in ipairs(hold.full) do
     full, given = full .. pack('<I7', full_at), hold.plan.releases and given .. pack('<I7', hold.given[index]) or ''
   end
-  place = place + (hold.has_older and OLDER or 0)
   return pack('<Bc0BI5I7I7', #hold.id, hold.id, place, hold.cost, hold.at, hold.expires) .. full .. given
 end
 
@@ -183,27 +195,36 @@ local function add_hold(notes, hold)
   if notes.holds then
     notes.holds[#notes.holds + 1] = hold
   else
-    notes.body = pack_hold(hold, place) .. notes.body
+    notes.body = pack_hold(hold, place + (hold.has_older and OLDER or 0)) .. notes.body
   end
   notes.is_changed = true
 end
 
--- The holds and recent ids anew, of only the plans that have some.
+-- The holds and recent ids anew, of only the plans that have some. Holds that stand side by side as they were noted are copied at once.
 local function pack_body(notes)
-  local plans, places, body = {}, {}, {}
+  local plans, places, body, from, to = {}, {}, {}, 1, 0
   local function place_of(plan)
     if not places[plan] then
       plans[#plans + 1], places[plan] = plan, #plans
     end
     return places[plan]
   end
-  for index, hold in ipairs(notes.holds) do
-    body[index] = pack_hold(hold, place_of(hold.plan))
+  for _, hold in ipairs(notes.holds) do
+    local place = place_of(hold.plan) + (hold.has_older and OLDER or 0)
+    local is_as_noted = hold.place == place and hold.noted_expires == hold.expires
+    if is_as_noted and hold.from == to + 1 then
+      to = hold.to
+    else
+      body[#body + 1] = sub(notes.parsed, from, to)
+      from, to = is_as_noted and hold.from or 1, is_as_noted and hold.to or 0
+      body[#body + 1] = not is_as_noted and pack_hold(hold, place) or nil
+    end
   end
+  body[#body + 1] = sub(notes.parsed, from, to)
   for _, id in ipairs(notes.recent) do
-    body[#body + 1] = pack_recent(id, place_of(id.plan))
+    body[#body + 1] = id and pack_recent(id, place_of(id.plan)) or nil
   end
-  notes.plans, notes.body, notes.recent_count = plans, table.concat(body), #notes.recent
+  notes.plans, notes.body = plans, table.concat(body)
 end
 
 -- The notes as a string; false without any.
@@ -238,6 +259,7 @@ local function note_given(notes, fingerprint, us)
       for index = 1, #hold.full do
         hold.full[index], hold.given[index] = 0, 0
       end
+      hold.place = false
     end
   end
   notes.given[fingerprint], notes.is_changed = given, true

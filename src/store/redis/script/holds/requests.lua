@@ -27,8 +27,7 @@ if decided then
   decided, result = pcall(call_of, group, ask)
 end
 reply = decided and result
--- Each hold that was parsed is packed, too.
-work = work + LONG_WORK + (group and group.notes.holds and 2 * (#group.notes.holds + #group.notes.recent) or 0)
+work = reply and byte(reply) == 66 and WORK_MAX + 1 or work + (group and group.notes.holds and expected or LONG_WORK)
 problem = not decided and (type(result) == 'table' and result.err or tostring(result))
 --}
 end
@@ -47,8 +46,10 @@ local function decide_after_ends(group, ask, mode)
   end
   if is_due and not fits then
     clamp_holds(group.notes)
-    end_due(group, ask)
-    if group.has_logs and charges then
+    local expired, released, units, has_more = end_due(group, ask)
+    if has_more then
+      return pack('<BI4I4I7', 66, expired, released, units)
+    elseif group.has_logs and charges then
       write_notes(group)
     end
   end
@@ -110,7 +111,7 @@ local function figures(group)
     end
   end
   for _, id in ipairs(recent) do
-    known = known + (id.until_us > now and 1 or 0)
+    known = known + (id and id.until_us > now and 1 or 0)
   end
   if hashed(notes) > COUNTED_MAX then
     known = known + hashed(notes) - notes.gaps
@@ -140,6 +141,7 @@ end
 --> hold_view
 --> hold_find
 --> hold_writes
+--> hold_due
 --> hold_ends
 --> hold_charges
 --> hold_settles
@@ -177,7 +179,10 @@ local function by_id(group, ask)
   if known and ask.call ~= PEEK and not is_same(known, ask) then
     return 'K' .. pack('<I4I4I7', 0, 0, 0) .. refused(group, ask, known)
   end
-  local expired, released, units = end_due(group, ask)
+  local expired, released, units, has_more = end_due(group, ask)
+  if has_more then
+    return pack('<BI4I4I7', 66, expired, released, units)
+  end
   local letter, told, stands = 'P', '', nil
   if ask.call == PEEK then
     stands = peek(group, ask, ask.number)
