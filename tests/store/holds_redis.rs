@@ -444,6 +444,47 @@ async fn a_call_that_has_much_to_do_leaves_requests_to_the_next_one() {
     assert!(calls > 2, "{calls}: one for the first, and too few beside");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_has_a_thousand_holds_of_all_plans_that_share_its_count() {
+    let redis = Redis::start();
+    let clock = Arc::new(FakeClock::new());
+    let store = RedisStore::with_injected_clock(&redis.url(), clock.clone()).unwrap();
+    assert!(store.connected(PATIENCE.0).await);
+    let embedded = MemoryStore::new(1 << 24, clock.clone());
+    let terms = HoldTerms {
+        release_on_expiry: true,
+        ..(*plan(&[FIXED], None, 1_000).holds).clone()
+    };
+    let [first, second] = ["first", "second"].map(|name| {
+        Arc::new(Plan {
+            name: name.into(),
+            holds: terms.clone().into(),
+            ..(*plan(&[FIXED], None, 1)).clone()
+        })
+    });
+    let expected = |held: &HoldVerdict, full_for_us: Option<u64>| {
+        assert_eq!(is_held(held), full_for_us.is_none(), "{held:?}");
+        assert_eq!(held.view.full_for_us, full_for_us);
+    };
+    for (plan, count) in [(&first, 600), (&second, 400)] {
+        for id in 0..count {
+            let check = ask(plan, "k", (&format!("{} {id}", plan.name), reserve(1, 60)));
+            expected(&call(&store, &check).await, None);
+            expected(&embedded.hold(&check).unwrap(), None);
+        }
+        clock.advance(S);
+    }
+    // The first lease ends 58 seconds from now; then all have, and only those of this plan are over.
+    for (after_us, full_for_us) in [(0, Some(58 * S)), (58 * S, Some(S)), (S, None)] {
+        clock.advance(after_us);
+        for (key, full_for_us) in [("k", full_for_us), ("another", None)] {
+            let check = ask(&second, key, (&after_us.to_string(), reserve(1, 60)));
+            expected(&call(&store, &check).await, full_for_us);
+            expected(&embedded.hold(&check).unwrap(), full_for_us);
+        }
+    }
+}
+
 /// What lies under a name, as the command that makes it has it.
 const GARBAGE: [&[&str]; 7] = [
     &["SET", "hello"],

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use super::block::decide_beside;
 use super::{Block, BlockReading, Mode, RELEASES_MAX, State, Verdict, blocks_at, test};
-use crate::plan::{Limit, Plan};
+use crate::plan::{Limit, OPEN_MAX, Plan};
 pub use call::{
     EndedHolds, HoldCall, HoldEvent, HoldState, HoldVerdict, IfUnknown, KeyView, KnownCall,
     KnownId, NoteFigures, SettleOutcome, Settlement, Slots,
@@ -33,6 +33,9 @@ pub use notes::Notes;
 use notes::{End, Ended, Hold, Known};
 
 /// The id was known, and no hold is open.
+/// How long a reserve waits that finds only holds which wait for a call of their own plan, in microseconds.
+const FULL_US: u64 = 1_000_000;
+
 const REPEATED: HoldEvent = HoldEvent::Repeated {
     expires_in_us: None,
 };
@@ -224,8 +227,8 @@ impl<'a> KeyCall<'a> {
         }
         let slots = self.slots();
         let has_slot = slots.is_none_or(|slots| slots.wait_us == 0);
-        let has_room = self.open_count() < self.plan.holds.max_open;
-        let verdict = self.decide(cost, has_slot && has_room);
+        let full_for_us = self.full_for_us();
+        let verdict = self.decide(cost, has_slot && full_for_us.is_none());
         if verdict.fits {
             let expires_us = self.now_us + ttl_us;
             let buckets = charged_buckets(self.limits, self.key.states, self.key.notes).collect();
@@ -240,7 +243,7 @@ impl<'a> KeyCall<'a> {
             let expires_in_us = Some(ttl_us);
             return (HoldEvent::Decided { expires_in_us }, self.allowed(verdict));
         }
-        (NOT_HELD, self.denied(verdict, cost, has_room))
+        (NOT_HELD, self.denied(verdict, cost, full_for_us))
     }
 
     fn charge(&mut self, id: &str, cost: u64) -> (HoldEvent, KeyView) {
@@ -249,7 +252,7 @@ impl<'a> KeyCall<'a> {
         }
         let verdict = self.decide(cost, true);
         if !verdict.fits {
-            return (NOT_HELD, self.denied(verdict, cost, true));
+            return (NOT_HELD, self.denied(verdict, cost, None));
         }
         self.remember_charge(id, KnownCall::ShouldAllow, cost);
         (NOT_HELD, self.allowed(verdict))
@@ -382,9 +385,8 @@ impl<'a> KeyCall<'a> {
     }
 
     /// The standing of a request of this cost that was denied. That too many holds are open is told where nothing else denies.
-    fn denied(&self, mut verdict: Verdict, cost: u64, has_room: bool) -> KeyView {
+    fn denied(&self, mut verdict: Verdict, cost: u64, full_for_us: Option<u64>) -> KeyView {
         let slots = self.slots();
-        let full_for_us = (!has_room).then(|| self.first_end_of_plan_us());
         let release = self.key.notes.first_release_us(self.plan, self.now_us);
         verdict.release_in_us = release.unwrap_or(0);
         KeyView::told(self.limits, cost, verdict, (slots, full_for_us))
@@ -406,15 +408,15 @@ impl<'a> KeyCall<'a> {
     fn peek(&self, cost: u64) -> KeyView {
         let mut verdict = test(self.limits, self.key.states, self.now_us, cost, Mode::Peek);
         let (blocks, slots) = (self.blocks(), self.slots());
-        let has_room = slots.is_none() || self.open_count() < self.plan.holds.max_open;
+        let full_for_us = slots.and_then(|_| self.full_for_us());
         verdict.fits &= blocks.iter().all(|block| block.left_us == 0)
             && slots.is_none_or(|slots| slots.wait_us == 0)
-            && has_room;
+            && full_for_us.is_none();
         verdict.tell_blocks(blocks);
         if verdict.fits {
             return self.allowed(verdict);
         }
-        self.denied(verdict, cost, has_room)
+        self.denied(verdict, cost, full_for_us)
     }
 
     fn blocks(&self) -> SmallVec<[BlockReading; 2]> {
@@ -440,19 +442,19 @@ impl<'a> KeyCall<'a> {
         })
     }
 
-    /// The open holds of this key and plan.
-    fn open_holds(&self) -> impl Iterator<Item = &Hold> {
-        let holds = self.key.notes.holds.iter();
-        holds.filter(|hold| hold.is_open(self.now_us) && hold.plan.name == self.plan.name)
-    }
-
-    fn open_count(&self) -> u32 {
-        u32::try_from(self.open_holds().count()).unwrap_or(u32::MAX)
-    }
-
-    fn first_end_of_plan_us(&self) -> u64 {
-        let ends = self.open_holds().map(|hold| hold.expires_us - self.now_us);
-        ends.min().unwrap_or(0)
+    /// The time until a hold ends, where too many are open of this plan, or there are too many of all plans that count as this one.
+    fn full_for_us(&self) -> Option<u64> {
+        let holds = &self.key.notes.holds;
+        let open = || holds.iter().filter(|hold| hold.is_open(self.now_us));
+        let own = || open().filter(|hold| hold.plan.name == self.plan.name);
+        let first_end_us = |hold: &Hold| hold.expires_us - self.now_us;
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        if count(own().count()) >= self.plan.holds.max_open {
+            return own().map(first_end_us).min();
+        }
+        // Those of other plans that give back stay until a call of their plan.
+        let is_full = count(holds.len()) >= OPEN_MAX;
+        is_full.then(|| open().map(first_end_us).min().unwrap_or(FULL_US))
     }
 
     fn give_back(&mut self, hold: &Hold, units: u64) -> Returned {

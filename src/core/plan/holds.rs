@@ -10,7 +10,7 @@ use crate::duration::Shown;
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// Longest lease, and longest time that an id is known for.
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Maximum quota of a `concurrency` limit, and maximum number of open holds of a key and plan. A denial may look at
+/// Maximum quota of a `concurrency` limit, and maximum number of holds of a key, of all plans that count for it. A denial may look at
 /// all leases of the key.
 pub const OPEN_MAX: u32 = 1_000;
 /// Maximum number of ids that may be known for certain.

@@ -57,22 +57,28 @@ local function slots_of(group, ask)
   return { open = open, wait = wait, first = first, last = last }
 end
 
--- Open holds of this key and plan.
-local function open_of_plan(group, ask)
-  return (open_holds(group.notes, function(plan)
-    return plan.name == ask.terms.name
-  end))
-end
-
--- When the first lease of those ends.
-local function first_end(group, ask)
+-- Maximum number of holds of a key, of all plans. How long a reserve waits that finds only holds which wait for a call of their own plan.
+local OPEN_MAX, FULL_US = 1000, 1000000
+-- The time until a hold ends, where too many are open of this plan, or there are too many of all plans of the key; else nil.
+local function full_for(group, ask)
+  local noted, name = 0, ask.terms.name
+  for _, plan in ipairs(group.notes.plans) do
+    noted = noted + plan.count
+  end
+  local function is_own(plan)
+    return plan.name == name
+  end
+  local own = open_holds(group.notes, is_own)
+  if own < ask.terms.max_open and noted < OPEN_MAX then
+    return nil
+  end
   local first
   for _, hold in ipairs(holds_of(group.notes)) do
-    if hold.plan.name == ask.terms.name and hold.expires > now then
+    if hold.expires > now and (own < ask.terms.max_open or is_own(hold.plan)) then
       first = math.min(first or hold.expires, hold.expires)
     end
   end
-  return first and first - now or 0
+  return first and first - now or FULL_US
 end
 
 local function gives_back_to(plan, ask)
@@ -113,11 +119,11 @@ end
 local function peek(group, ask, cost)
   local states, fits = evaluate_all(ask.limits, group.records, group.logs, nil, cost)
   local slots = slots_of(group, ask)
-  local has_room = not slots or open_of_plan(group, ask) < ask.terms.max_open
+  local full = slots and full_for(group, ask)
   for index, state in ipairs(states) do
     state.begins = ask.begun[index]
   end
-  fits = fits and (not slots or slots.wait == 0) and has_room
-  return view(group, ask, fits, states, cost, false, not has_room and first_end(group, ask))
+  fits = fits and (not slots or slots.wait == 0) and not full
+  return view(group, ask, fits, states, cost, false, full)
 end
 --}
