@@ -21,7 +21,7 @@ end
 
 -- How many holds may end in one call: as many as this work allows, in microseconds, and one at least. An end remembers an id, and may
 -- give units back to each limit; in a log, the charges behind them are written anew.
-local ENDS_WORK_MAX = 1000
+local ENDS_WORK_MAX = 700
 local END_WORK, GIVE_BACK_WORK, SEARCH_WORK, CHARGES_PER_US = 8, 14, 60, 1.5
 local function ends_at_most(group, ask)
   local work = END_WORK
