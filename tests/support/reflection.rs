@@ -2,11 +2,16 @@
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tollgate::grpc::pb;
 use tonic::transport::Channel;
 use tonic_reflection::pb::v1;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+
+use crate::support::server::PATIENCE;
 
 /// Paths of all methods for callers, such as `/tollgate.v1.RateLimitService/Peek`.
 pub fn methods() -> Vec<String> {
@@ -31,14 +36,27 @@ pub async fn services(channel: Channel) -> Vec<String> {
         host: String::new(),
         message_request: Some(list),
     };
+    // As grpcurl does: a request after the answer to the one before, and the end of the stream after the last.
+    let (asks, asked) = mpsc::channel(1);
     let mut client = ServerReflectionClient::new(channel);
-    let mut answers = client
-        .server_reflection_info(tokio_stream::once(ask))
-        .await
-        .unwrap()
-        .into_inner();
+    let requests = ReceiverStream::new(asked);
+    let called = client.server_reflection_info(requests).await;
+    let mut answers = called.unwrap().into_inner();
+    let mut listed = None;
+    for _ in 0..2 {
+        asks.send(ask.clone()).await.unwrap();
+        let answer = timeout(PATIENCE, answers.next()).await;
+        listed = answer
+            .expect("an answer comes")
+            .unwrap()
+            .unwrap()
+            .message_response;
+    }
+    drop(asks);
+    let end = timeout(PATIENCE, answers.next()).await;
+    assert!(end.expect("the stream ends").is_none());
     let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(listed)) =
-        answers.next().await.unwrap().unwrap().message_response
+        listed
     else {
         panic!("no list")
     };

@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use h2::RecvStream;
@@ -382,6 +382,9 @@ struct Inbound {
     /// `None` once it has ended, with an error or without.
     stream: Option<RecvStream>,
     error: Option<h2::Error>,
+    /// The task that waits for more, if it is not the one that reads what arrives: h2 wakes the last that polled. Reflection has a task
+    /// of its own.
+    waiting: Option<Waker>,
     arrived: BytesMut,
     /// For `arrived`.
     charge: Charge,
@@ -396,6 +399,7 @@ impl InboundBody {
         Self(Arc::new(Mutex::new(Inbound {
             stream: Some(stream),
             error: None,
+            waiting: None,
             arrived: BytesMut::new(),
             charge,
         })))
@@ -421,7 +425,17 @@ impl InboundBody {
         let Some(stream) = &mut inbound.stream else {
             return Poll::Ready(None);
         };
-        let data = ready!(stream.poll_data(context));
+        let Poll::Ready(data) = stream.poll_data(context) else {
+            let waker = context.waker();
+            if !inbound
+                .waiting
+                .as_ref()
+                .is_some_and(|waiting| waiting.will_wake(waker))
+            {
+                inbound.waiting = Some(waker.clone());
+            }
+            return Poll::Pending;
+        };
         match &data {
             // Fails only when the stream is gone.
             Some(Ok(data)) => drop(stream.flow_control().release_capacity(data.len())),
@@ -447,6 +461,12 @@ impl Inbound {
         }
         if self.arrived.len() > before {
             self.charge.resize(self.arrived.capacity());
+        }
+        // Where nothing has come, h2 wakes only this task from now on, and this one then the other.
+        let has_news = self.stream.is_none() || !self.arrived.is_empty();
+        let waits_elsewhere = |waiting: &mut Waker| !waiting.will_wake(context.waker());
+        if has_news && let Some(waiting) = self.waiting.take_if(waits_elsewhere) {
+            waiting.wake();
         }
     }
 
