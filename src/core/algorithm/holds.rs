@@ -32,10 +32,10 @@ pub use lease::{LeaseCall, LeaseEvent, LeaseVerdict, LostReason, lease};
 pub use notes::Notes;
 use notes::{End, Ended, Hold, Known};
 
-/// The id was known, and no hold is open.
 /// How long a reserve waits that finds only holds which wait for a call of their own plan, in microseconds.
 const FULL_US: u64 = 1_000_000;
 
+/// The id was known, and no hold is open.
 const REPEATED: HoldEvent = HoldEvent::Repeated {
     expires_in_us: None,
 };
