@@ -35,13 +35,13 @@ pub(in crate::redis) const WORK_MAX: usize = 2_000;
 /// Work of a search of a log. It reads some twenty elements at worst, and a decision may need two.
 pub(in crate::redis) const SEARCH_WORK: usize = 100;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
-const LIMIT_WORK: usize = 5;
+const LIMIT_WORK: usize = 6;
 const WINDOW_WORK: usize = 12;
 /// Work of the block of a limit, besides that of its record.
 const BLOCK_WORK: usize = 2;
 /// Work of reading and writing one record of a state, and one of a `sliding_window`. The general way does it for all records,
 /// once for each name, or for each request where logs are beside them.
-const RECORD_WORK: usize = 2;
+const RECORD_WORK: usize = 3;
 const RINGED_RECORD_WORK: usize = 22;
 /// A request of a joint decision is evaluated twice, with each read and written by itself. A log is searched once.
 const JOINT_WORK_FACTOR: usize = 2;
