@@ -12,6 +12,7 @@ use clap::CommandFactory;
 use tollgate::cli::Arguments;
 
 use crate::support::Guarded;
+use crate::support::manifests::tool;
 use crate::support::server::{Server, decide, field, tollgate};
 
 const PLANS: &str = "plans: { p: { limits: [ { name: day, quota: 2, window: 1d } ] } }\n";
@@ -165,25 +166,35 @@ async fn without_a_config_the_example_plans_are_served_and_said_to_be() {
     let server = Server::start(tollgate::config::EXAMPLE, &[]);
     let mut client = server.client().await;
     assert!(decide(&mut client, "alice", "free").await.allowed);
-    let mut bare = Guarded(
-        tollgate()
-            .args(["--listen", "127.0.0.1:0"])
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(bare.0.stdout.take().unwrap()))
-        .map_while(Result::ok);
-    let said: Vec<String> = lines.by_ref().take(2).collect();
-    assert!(
-        said[0].contains("config=the embedded example plans") && said[0].contains("store=memory:"),
-        "{said:?}"
-    );
-    assert!(
-        said[1]
-            .contains("grpcurl -plaintext -d '{\"key\":\"alice\",\"plan\":\"free\"}' 127.0.0.1:"),
-        "{said:?}"
-    );
+    let folder = tempfile::tempdir().unwrap();
+    for listen in [
+        "127.0.0.1:0".to_owned(),
+        format!("unix:{}", folder.path().join("grpc.sock").display()),
+    ] {
+        let mut bare = Guarded(
+            tollgate()
+                .args(["--listen", &listen])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let mut lines =
+            std::io::BufRead::lines(std::io::BufReader::new(bare.0.stdout.take().unwrap()))
+                .map_while(Result::ok);
+        let said: Vec<String> = lines.by_ref().take(2).collect();
+        assert!(
+            said[0].contains("config=the embedded example plans")
+                && said[0].contains("store=memory:"),
+            "{said:?}"
+        );
+        let (_, command) = said[1].split_once("; try: grpcurl ").unwrap();
+        let asked = std::process::Command::new("sh")
+            .args(["-c", &format!("{} {command}", tool("grpcurl").display())])
+            .output()
+            .unwrap();
+        let answer = String::from_utf8_lossy(&asked.stdout);
+        assert!(answer.contains("\"allowed\": true"), "{said:?}: {asked:?}");
+    }
 }
 
 fn assert_stops_at_once(signal: &str) {

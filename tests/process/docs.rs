@@ -1,6 +1,7 @@
 //! The documents are held to the program: links, examples and reference tables.
 
 mod examples;
+mod grpcurl;
 mod holds;
 mod interface;
 mod markdown;

@@ -6,8 +6,6 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-const MISSING: &str = "manifests are rendered and checked by tests/manifests, which tests/run builds as target/tools/bin/manifests";
-
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
@@ -16,18 +14,26 @@ pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// A program that tests/run builds.
+pub fn tool(name: &str) -> PathBuf {
+    let path = root().join("target/tools/bin").join(name);
+    assert!(
+        path.is_file(),
+        "{name} is needed by this test: run tests/run, which puts it into target/tools/bin"
+    );
+    path
+}
+
 /// What it prints, given this input. Errors: what it says against the input.
 pub fn manifests(arguments: &[&str], input: &str) -> Result<String, String> {
-    let mut command = Command::new(root().join("target/tools/bin/manifests"));
+    let mut command = Command::new(tool("manifests"));
     command
         .args(arguments)
         .current_dir(root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .unwrap_or_else(|error| panic!("{MISSING}: {error}"));
+    let mut child = command.spawn().unwrap();
     let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
     let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();

@@ -66,7 +66,7 @@ impl StartLine {
         );
         if self.origin == Origin::Example {
             let target = match self.grpc.first() {
-                Some(Address::Unix { path, .. }) => format!("-unix {}", path.display()),
+                Some(Address::Unix { path, .. }) => format!("unix:{}", path.display()),
                 _ => addresses.first().cloned().unwrap_or_default(),
             };
             tracing::info!(

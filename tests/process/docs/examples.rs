@@ -4,7 +4,6 @@ use clap::CommandFactory;
 use serde_json::{Value, json};
 use tollgate::cli::Arguments;
 use tollgate::config::{Config, EXAMPLE, Flag, Origin, Sources};
-use tollgate::grpc::pb;
 
 use super::markdown::{commands, page, pages, root};
 use crate::support::http::{Reply, send};
@@ -121,109 +120,6 @@ fn every_tollgate_command_of_the_documents_is_understood() {
         }
     }
     assert!(tried >= 12, "only {tried} commands were found");
-}
-
-/// As proto3's JSON has it, which grpcurl prints.
-fn json_of(answer: &pb::ShouldAllowResponse) -> Value {
-    let duration = |duration: &prost_types::Duration| {
-        let micros = format!("{:06}", duration.nanos / 1_000);
-        let fraction = if duration.nanos == 0 {
-            String::new()
-        } else {
-            format!(".{micros}")
-        };
-        json!(format!("{}{fraction}s", duration.seconds))
-    };
-    let number = |number: &u64| json!(number.to_string());
-    let fields = [
-        ("allowed", answer.allowed.then_some(json!(true))),
-        ("outcome", Some(json!(answer.outcome().as_str_name()))),
-        ("limitName", Some(json!(answer.limit_name))),
-        ("limit", answer.limit.as_ref().map(number)),
-        ("remaining", answer.remaining.as_ref().map(number)),
-        ("retryAfter", answer.retry_after.as_ref().map(duration)),
-        ("resetAfter", answer.reset_after.as_ref().map(duration)),
-        ("decidedBy", Some(json!(answer.decided_by().as_str_name()))),
-        ("window", answer.window.as_ref().map(duration)),
-        ("moreAfter", answer.more_after.as_ref().map(duration)),
-    ];
-    fields
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect()
-}
-
-fn seconds(value: &Value) -> f64 {
-    value
-        .as_str()
-        .unwrap()
-        .strip_suffix('s')
-        .unwrap()
-        .parse()
-        .unwrap()
-}
-
-#[tokio::test]
-async fn the_first_call_of_the_readme_and_its_denial_are_what_a_server_answers() {
-    let readme = page("README.md");
-    let calls = readme
-        .blocks_of("console")
-        .iter()
-        .flat_map(commands)
-        .collect::<Vec<_>>();
-    let (words, printed) = calls
-        .iter()
-        .find(|(words, _)| words[0] == "grpcurl")
-        .unwrap();
-    let data: Value =
-        serde_json::from_str(&words[words.iter().position(|word| word == "-d").unwrap() + 1])
-            .unwrap();
-    let text = |name: &str| data[name].as_str().unwrap().to_owned();
-    let request = || pb::ShouldAllowRequest {
-        key: text("key"),
-        plan: text("plan"),
-        cost: None,
-        ..Default::default()
-    };
-    let server = Server::start(EXAMPLE, &[]);
-    let mut client = server.client().await;
-    let first = client.should_allow(request()).await.unwrap().into_inner();
-    assert_eq!(
-        json_of(&first),
-        serde_json::from_str::<Value>(printed).unwrap()
-    );
-
-    for _ in 0..99 {
-        assert!(
-            client
-                .should_allow(request())
-                .await
-                .unwrap()
-                .into_inner()
-                .allowed
-        );
-    }
-    let denied = json_of(&client.should_allow(request()).await.unwrap().into_inner());
-    let shown: Value = serde_json::from_str(&readme.blocks_of("json")[0].text).unwrap();
-    let fields = |value: &Value| {
-        value
-            .as_object()
-            .unwrap()
-            .keys()
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(fields(&denied), fields(&shown));
-    for (name, value) in denied.as_object().unwrap() {
-        if ["retryAfter", "resetAfter", "moreAfter"].contains(&name.as_str()) {
-            assert!(
-                seconds(value) <= 60.0 && seconds(&shown[name]) <= 60.0,
-                "{name}: {value}"
-            );
-        } else {
-            assert_eq!(*value, shown[name], "{name}");
-        }
-    }
 }
 
 /// Sends what curl would.
