@@ -14,7 +14,7 @@
 repeat
 --{ log_decide
 local front = try('LRANGE', key, '0', '2')
-local head, first, second = front[1], front[2], front[3]
+local head, first = front[1], front[2]
 -- `oldest_at` is where in the list the oldest charge that counts is.
 local base, start, oldest, oldest_units, newest, stored, gone, oldest_at = now, 0, now, 0, now, 0, 0, 1
 if head then
@@ -25,7 +25,7 @@ if head then
   base, start = unpack('<I7I3', head)
   oldest, oldest_units = read_element(first, base, start)
   newest, stored = oldest, oldest_units
-  if second then
+  if front[3] then
     local last = try('LINDEX', key, '-1')
     if #last ~= 8 then
       break
@@ -37,22 +37,17 @@ if head then
   elseif newest + window <= now then
     gone = stored
   elseif oldest + window <= now then
-    if #second ~= 8 then
-      break
-    end
-    gone, oldest_at = oldest_units, 2
-    oldest, oldest_units = read_element(second, base, start)
-    if oldest + window <= now then
-      for _, element in ipairs(try('LRANGE', key, '3', '12')) do
-        if #element ~= 8 then
-          break
-        end
-        gone, oldest_at = oldest_units, oldest_at + 1
-        oldest, oldest_units = read_element(element, base, start)
-        if oldest + window > now then
-          break
-        end
+    local elements, next_index = front, 3
+    while oldest + window <= now do
+      if elements == front and not elements[next_index] then
+        elements, next_index = try('LRANGE', key, '3', '12'), 1
       end
+      local element = elements[next_index]
+      if not element or #element ~= 8 then
+        break
+      end
+      gone, oldest_at, next_index = oldest_units, oldest_at + 1, next_index + 1
+      oldest, oldest_units = read_element(element, base, start)
     end
     if oldest + window <= now or gone > stored then
       break
