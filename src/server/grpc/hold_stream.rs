@@ -76,6 +76,8 @@ pub(super) struct HoldStream<R, S: Store> {
     ending: Option<Ending>,
     /// What the stream ends with.
     end: Option<Status>,
+    /// Whether this server ended the stream, and not its client.
+    is_drained: bool,
 }
 
 /// What must not be left behind.
@@ -119,11 +121,12 @@ impl<R, S: Store> HoldStream<R, S> {
             }),
             ending: None,
             end: None,
+            is_drained: false,
         }
     }
 
-    /// Whether this server ends the stream, and not its client.
-    fn is_drained(&self) -> bool {
+    /// Whether this server drains.
+    fn is_draining(&self) -> bool {
         let drained = |DrainSignal(drain): &DrainSignal| *drain.borrow();
         self.drain.as_ref().is_some_and(drained)
     }
@@ -141,7 +144,8 @@ where
             && draining.as_mut().poll(context).is_ready()
         {
             self.draining = None;
-            if self.is_drained() {
+            if self.is_draining() {
+                self.is_drained = true;
                 self.requests = None;
                 self.end = Some(drain::going_away());
                 return;
@@ -167,7 +171,7 @@ where
     /// Ends the holds where the client has ended the stream. Ready when there is nothing more to answer.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Option<Status>> {
         if let Some(held) = self.held.take()
-            && !self.is_drained()
+            && !self.is_drained
         {
             self.ending = Some(Box::pin(held.end()));
         }
@@ -215,10 +219,11 @@ where
 }
 
 impl<R, S: Store> Drop for HoldStream<R, S> {
-    /// The client is gone, or its deadline has passed: what was begun is finished, and ends.
+    /// The client is gone, or its deadline has passed: what was begun is finished, and ends. In a drain it may be the server that drops the
+    /// stream, so the holds stay for the client's next one.
     fn drop(&mut self) {
-        let is_drained = self.is_drained();
-        let held = self.held.take().filter(|_| !is_drained);
+        let is_draining = self.is_draining();
+        let held = self.held.take().filter(|_| !is_draining);
         let ending = held.map(|held| -> Ending { Box::pin(held.end()) });
         if let Some(ending) = self.ending.take().or(ending)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()

@@ -225,7 +225,9 @@ if not problem and record then
     try('DEL', keys[next_notes])
   end
 end
-values[next_notes] = notes
+if not problem then
+  values[next_notes] = notes
+end
 --}
 
 repeat
