@@ -174,7 +174,9 @@ impl<S> Limiter<S> {
     /// against the new share. Takes a few milliseconds for thousands of plans, so do not call it on a thread that decides.
     pub fn share_among(&self, replicas: u64) {
         let _one_at_a_time = self.common.replacing();
-        self.common.registry().share_among(replicas);
+        let in_force = self.common.registry().in_force().clone();
+        in_force.share_among(replicas);
+        self.common.registry().shared_among(replicas);
     }
 
     /// Counts a config that was rejected because it has errors.
@@ -230,7 +232,7 @@ impl<S> Limiter<S> {
 }
 
 impl Common {
-    /// Locked for no longer than it takes to copy pointers or to add counts, never by a decision.
+    /// Locked for no longer than it takes to copy pointers or to add counts; by a decision only where it gives units back.
     fn registry(&self) -> std::sync::MutexGuard<'_, LimiterRegistry> {
         // A panic cannot leave these lists half-written, since they only grow.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
@@ -297,7 +299,7 @@ impl<S: Store> Limiter<S> {
         let found = found.as_ref().map_err(Clone::clone)?;
         let (plans, check) = (found.counted_in(&worker_plans), &found.check);
         if check.plan.concurrency().is_some() {
-            return Box::pin(self.peek_slots(found, caller)).await;
+            return Box::pin(self.peek_slots((plans, found), caller)).await;
         }
         let started_at = self.call_start();
         if let Some(decision) = self.decide_without_store(plans, check, started_at) {
@@ -422,6 +424,16 @@ impl<S: Store> Limiter<S> {
         StoreDeadline(self.common.settings.deadline)
     }
 
+    /// What is left of the caller's time, of a request that began then.
+    fn left_of(
+        &self,
+        caller: Option<CallerDeadline>,
+        started_at: Instant,
+    ) -> Option<CallerDeadline> {
+        let now = self.common.clock.monotonic();
+        Some(caller?.after(now.saturating_duration_since(started_at)))
+    }
+
     /// How long a request may wait, if its caller's deadline comes before the store's.
     fn caller_limit(&self, caller: Option<CallerDeadline>) -> Option<Duration> {
         caller?.wait_limit(self.store_deadline())
@@ -514,6 +526,13 @@ impl<S: Store> Limiter<S> {
             .filter(|_| plan.candidate.is_none() && !plan.releases_holds())
     }
 
+    /// Logs and counts that the store failed to answer a request.
+    fn count_failure(&self, error: &StoreError) {
+        let now = self.common.clock.monotonic();
+        self.common.failures.log(error, now);
+        self.worker.metrics.failed(error);
+    }
+
     /// The decision for a store call that began at `started_at`.
     #[inline]
     fn answer(
@@ -535,9 +554,7 @@ impl<S: Store> Limiter<S> {
                 Ok(decision)
             }
             Err(error) => {
-                let now = self.common.clock.monotonic();
-                self.common.failures.log(error, now);
-                self.worker.metrics.failed(error);
+                self.count_failure(error);
                 match error {
                     // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),

@@ -190,6 +190,7 @@ async fn decide_batch<S: Store>(
         let ids = valid.map(|options| options.id.take());
         let checks = checks.into_iter().zip(ids).collect();
         let decided = Box::pin(limiter.decide_in_turn(checks, caller)).await;
+        let decided = decided.map_err(|refused| convert::refusal(&refused))?;
         return Ok(convert::results(&parsed, &decided, form));
     }
     let decided = limiter.decide_batch_with_plans(checks, caller).await;

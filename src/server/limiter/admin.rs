@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, in_time};
+use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, within_deadline};
 use super::store_call::candidate_check;
 use super::{FoundBy, Limiter, PlanSnapshot};
 use tollgate_core::algorithm::{Algorithm, Mode};
@@ -85,12 +85,13 @@ impl<S: Store> Limiter<S> {
             cost,
             mode: Mode::Refund,
         };
-        let deadline = self.admin_deadline();
+        let (deadline, started) = (self.admin_deadline(), self.common.clock.monotonic());
         let verdict =
             within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
         self.forget_denials(&check.plan.counts_as, &check.key);
         // Given back by the candidate too, if it was by the plan. Only a comparison suffers where that fails.
         if let (Ok(Ok(_)), Some(check)) = (&verdict, candidate_check(&check)) {
+            let caller = self.left_of(caller, started);
             let _ =
                 within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
         }
@@ -117,11 +118,13 @@ impl<S: Store> Limiter<S> {
         let asked = plan_with_limits(&worker_plans.snapshot, plan)?;
         let (_, plan) = worker_plans.decides(asked, &key, &mut FoundBy::default());
         let groups = BTreeSet::from([asked.1.counts_as.clone(), plan.counts_as.clone()]);
-        let (deadline, mut existed) = (self.admin_deadline(), false);
+        let (deadline, started) = (self.admin_deadline(), self.common.clock.monotonic());
+        let mut existed = false;
         let subjects = groups
             .iter()
             .flat_map(|group| subjects_of(&worker_plans.snapshot, group, &key));
         for subject in subjects.collect::<Vec<_>>() {
+            let caller = self.left_of(caller, started);
             let reset =
                 within_deadline(caller, deadline, self.store.reset(&subject, deadline)).await;
             if let Some(counts_as) = groups.get(&subject.counts_as) {
@@ -148,18 +151,6 @@ impl<S> Limiter<S> {
         let now_us = self.monotonic_us(self.common.clock.monotonic());
         let caches = workers.iter().filter_map(|worker| worker.denials.as_ref());
         caches.for_each(|denials| denials.forget(counts_as, key, now_us));
-    }
-}
-
-/// The store's answer, or an error if the caller's deadline comes first.
-pub(super) async fn within_deadline<T>(
-    caller: Option<CallerDeadline>,
-    store: StoreDeadline,
-    answer: impl Future<Output = T>,
-) -> Result<T, CallerDeadlinePassed> {
-    match caller.and_then(|caller| caller.wait_limit(store)) {
-        None => Ok(answer.await),
-        Some(limit) => in_time(limit, answer).await,
     }
 }
 

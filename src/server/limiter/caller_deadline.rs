@@ -40,10 +40,19 @@ impl CallerDeadline {
         self.0
     }
 
-    /// How long to wait for the store, if the caller's deadline is shorter than the store's; `None` otherwise. A quarter of the
-    /// caller's time is kept for the way back, so that the answer arrives in time.
+    /// What is left of it when this time has passed.
+    pub(super) fn after(self, took: Duration) -> Self {
+        Self(self.0.saturating_sub(took))
+    }
+
+    /// How long to wait for the store, if the caller's deadline is shorter than the store's; `None` otherwise.
     pub(super) fn wait_limit(self, store: StoreDeadline) -> Option<Duration> {
-        (self.0 < store.0).then(|| self.0 - self.0 / 4)
+        (self.0 < store.0).then(|| self.wait())
+    }
+
+    /// The caller's time but for a quarter, which is kept for the way back, so that the answer arrives in time.
+    fn wait(self) -> Duration {
+        self.0 - self.0 / 4
     }
 
     /// How long to wait for the store, so that the caller gets the policy's answer before its deadline; `None` if the store's
@@ -51,6 +60,29 @@ impl CallerDeadline {
     pub(super) fn answered_before(self, store: StoreDeadline) -> Option<Duration> {
         let limit = self.0.saturating_sub(ANSWERED_BEFORE).max(self.0 / 2);
         (limit < store.0).then_some(limit)
+    }
+}
+
+/// The store's answer, or an error if the caller's deadline comes first.
+pub(super) async fn within_deadline<T>(
+    caller: Option<CallerDeadline>,
+    store: StoreDeadline,
+    answer: impl Future<Output = T>,
+) -> Result<T, CallerDeadlinePassed> {
+    match caller.and_then(|caller| caller.wait_limit(store)) {
+        None => Ok(answer.await),
+        Some(limit) => in_time(limit, answer).await,
+    }
+}
+
+/// What several answers of the store make together, or an error if the caller's deadline comes first.
+pub(super) async fn before<T>(
+    caller: Option<CallerDeadline>,
+    answers: impl Future<Output = T>,
+) -> Result<T, CallerDeadlinePassed> {
+    match caller {
+        None => Ok(answers.await),
+        Some(caller) => in_time(caller.wait(), answers).await,
     }
 }
 

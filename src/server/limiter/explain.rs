@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::admin::{AdminError, within_deadline};
+use super::admin::AdminError;
 use super::caller_deadline::CallerDeadline;
+use super::caller_deadline::before;
 use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note};
 use tollgate_core::algorithm::holds::{HoldCall, NoteFigures};
 use tollgate_core::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
@@ -108,18 +109,18 @@ impl<S: Store> Limiter<S> {
         if let Some(next) = self.known(&check, None) {
             return Ok(by_plan(next));
         }
-        let deadline = self.admin_deadline();
-        match within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await? {
-            Ok(verdict) => {
-                let read = self.explain_read(&check, &verdict, deadline);
-                let (next, limits, candidate) = within_deadline(caller, deadline, read).await??;
-                let explained = Explanation {
+        let read = self.explain_read(&check, self.admin_deadline());
+        match before(caller, read).await? {
+            Ok((next, limits, candidate, figures)) => {
+                let names = self.names_of_holds(&check, &figures);
+                let mut explained = Explanation {
                     limits,
                     candidate,
+                    holds: Some(figures),
                     ..by_plan(next)
                 };
-                let explained = self.with_holds(&check, explained, deadline);
-                Ok(within_deadline(caller, deadline, explained).await??)
+                explained.redis_names.extend(names);
+                Ok(explained)
             }
             Err(error @ StoreError::Overloaded(_)) => Err(error.into()),
             Err(error) => {
@@ -134,52 +135,47 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Adds the open holds and known ids of the key, and if it has some, the names in Redis that hold them.
-    async fn with_holds(
-        &self,
-        check: &Check,
-        mut explained: Explanation,
-        deadline: StoreDeadline,
-    ) -> Result<Explanation, StoreError> {
-        let Check { key, plan, .. } = check;
-        let figures = self.store.hold_figures(key, plan, deadline).await?;
-        if figures.open + figures.known_ids > 0 {
-            let names = self.store.hold_names(key, plan);
-            explained.redis_names.extend(names);
+    /// The names in Redis that hold the open holds and known ids of a key, if it has some.
+    fn names_of_holds(&self, check: &Check, figures: &NoteFigures) -> Vec<String> {
+        if figures.open + figures.known_ids == 0 {
+            return Vec::new();
         }
-        explained.holds = Some(figures);
-        Ok(explained)
+        self.store.hold_names(&check.key, &check.plan)
     }
 
-    /// What the store's answer to a peek tells: the next decision, the limits, and the candidate.
+    /// What the store tells: the next decision, the limits, the candidate, and the open holds and known ids.
     async fn explain_read(
         &self,
         check: &Check,
-        verdict: &Verdict,
         deadline: StoreDeadline,
     ) -> Result<
         (
             Decision,
             Vec<LimitExplanation>,
             Option<CandidateExplanation>,
+            NoteFigures,
         ),
         StoreError,
     > {
-        let limits = self.explain_limits(check, verdict, deadline).await;
-        if check.plan.concurrency().is_some() {
-            let (next, limits) = self.explain_slots(check, limits, deadline).await?;
-            return Ok((next, limits, None));
+        let Check { key, plan, .. } = check;
+        let verdict = self.store.decide_one(check, deadline).await?;
+        let figures = self.store.hold_figures(key, plan, deadline).await?;
+        let limits = self.explain_limits(check, &verdict, deadline).await;
+        if plan.concurrency().is_some() {
+            let slots = self.explain_slots(check, (limits, &figures), deadline);
+            let (next, limits) = slots.await?;
+            return Ok((next, limits, None, figures));
         }
         let candidate = self.explain_candidate(check, deadline).await;
-        let next = counted(check, verdict, DecidedBy::Store);
-        Ok((next, limits, candidate))
+        let next = counted(check, &verdict, DecidedBy::Store);
+        Ok((next, limits, candidate, figures))
     }
 
     /// How a reserve of cost 1 would be decided, and the limits of the plan: those of units, and in its place the one of open holds.
     async fn explain_slots(
         &self,
         check: &Check,
-        mut limits: Vec<LimitExplanation>,
+        (mut limits, figures): (Vec<LimitExplanation>, &NoteFigures),
         deadline: StoreDeadline,
     ) -> Result<(Decision, Vec<LimitExplanation>), StoreError> {
         let peek = HoldCheck {
@@ -191,11 +187,7 @@ impl<S: Store> Limiter<S> {
         let view = self.store.decide_hold(&peek, deadline).await?.view;
         let next = view.decision(&check.plan, Cost::ONE);
         let next = next.shadowed_if(check.plan.shadow);
-        let figures = self
-            .store
-            .hold_figures(&check.key, &check.plan, deadline)
-            .await?;
-        let ends = figures.slot_ends_us.into_iter();
+        let ends = figures.slot_ends_us.iter().copied();
         let release = |(units, after_us)| Release { units, after_us };
         let of_slots = next.limits().iter().position(|row| row.is_of_slots());
         if let (Some(place), Some(slots)) = (of_slots, view.slots) {

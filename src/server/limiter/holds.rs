@@ -5,17 +5,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::within_deadline;
+use super::caller_deadline::{CallerDeadlinePassed, within_deadline};
+use super::joint::TOO_LATE;
 use super::store_call::StoreAnswer;
-use super::{CallerDeadline, Found, Limiter, Refusal};
+use super::{CallerDeadline, CountedPlan, Found, Limiter, LimiterCounter, Refusal, WorkerPlans};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::algorithm::holds::{
     HoldCall, HoldEvent, HoldState, HoldVerdict, IfUnknown, SettleOutcome, Settlement,
 };
-use tollgate_core::decision::{Decision, LimitStatus};
+use tollgate_core::decision::{DecidedBy, Decision, LimitStatus};
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Plan, Rule};
 use tollgate_store::{Check, HoldCheck, Store, StoreError};
+
+/// Time after which no further request of a batch with ids is asked of the store. Each of them is a call of its own.
+const TURNS_MAX: Duration = Duration::from_secs(1);
 
 /// Longest id of a request, in bytes. A UUID takes 36, and two of them with a name fit.
 pub const REQUEST_ID_BYTES_MAX: usize = 64;
@@ -103,14 +107,15 @@ impl<S: Store> Limiter<S> {
         (id, ttl): (RequestId, Option<Duration>),
         caller: Option<CallerDeadline>,
     ) -> Result<Reserved, Refusal> {
-        let found = self.find_for_holds(check)?;
+        let (worker_plans, found) = self.find_for_holds(check)?;
         let plan = &found.check.plan;
         let ttl_us = plan.holds.lease_us(ttl);
         // A plan without limits holds nothing, so that it may be switched while calls run.
         let ttl_us = if counts(plan) { ttl_us? } else { 0 };
         let cost = found.check.cost.units();
         let call = HoldCall::Reserve { cost, ttl_us };
-        self.decide_by_id(found, (id, call), caller).await
+        let plans = found.counted_in(&worker_plans);
+        self.decide_by_id((plans, &found), (id, call), caller).await
     }
 
     /// Decides a check that may be sent again under this id.
@@ -120,28 +125,64 @@ impl<S: Store> Limiter<S> {
         id: RequestId,
         caller: Option<CallerDeadline>,
     ) -> Result<(Decision, Arc<Plan>), Refusal> {
-        let found = self.find_for_holds(check)?;
+        let (worker_plans, found) = self.find_for_holds(check)?;
         needs_no_reserve(&found.check.plan)?;
-        let cost = found.check.cost.units();
-        let decided = self.decide_by_id(found, (id, HoldCall::Charge { cost }), caller);
+        let call = HoldCall::Charge {
+            cost: found.check.cost.units(),
+        };
+        let plans = found.counted_in(&worker_plans);
+        let decided = self.decide_by_id((plans, &found), (id, call), caller);
         let Reserved { decision, plan, .. } = decided.await?;
         Ok((decision, plan))
     }
 
-    /// Decides checks one after another, of which some have an id. One result each, in the same order.
+    /// Decides checks one after another, of which some have an id. One result each, in the same order. Once the store has failed to
+    /// decide one, or after [`TURNS_MAX`], policies decide the others without it, so that not each of them waits.
+    ///
+    /// Errors: the caller's deadline passed before all were decided.
     pub async fn decide_in_turn(
         &self,
         checks: Vec<(Check<String>, Option<RequestId>)>,
         caller: Option<CallerDeadline>,
-    ) -> Vec<Result<(Decision, Arc<Plan>), Refusal>> {
-        let mut decisions = Vec::with_capacity(checks.len());
+    ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
+        let started_at = self.common.clock.monotonic();
+        let (mut decisions, mut has_failed) = (Vec::with_capacity(checks.len()), false);
         for (check, id) in checks {
-            decisions.push(match id {
-                Some(id) => self.decide_with_id(check, id, caller).await,
-                None => self.decide_with_plan(check, caller).await,
+            let now = self.common.clock.monotonic();
+            let left = self.left_of(caller, started_at);
+            let decided = match id {
+                _ if has_failed || now.saturating_duration_since(started_at) > TURNS_MAX => {
+                    self.decide_by_policy(check)
+                }
+                Some(id) => self.decide_with_id(check, id, left).await,
+                None => self.decide_with_plan(check, left).await,
+            };
+            if matches!(decided, Err(Refusal::CallerDeadline)) {
+                return Err(Refusal::CallerDeadline);
+            }
+            has_failed |= decided.as_ref().is_ok_and(|(decision, _)| {
+                use DecidedBy::{FailClosed, FailOpen, LocalFallback};
+                matches!(decision.decided_by, FailOpen | FailClosed | LocalFallback)
             });
+            decisions.push(decided);
         }
-        decisions
+        Ok(decisions)
+    }
+
+    /// Decides a charge without the store, by what the plan says for that.
+    fn decide_by_policy(&self, check: Check<String>) -> Result<(Decision, Arc<Plan>), Refusal> {
+        let (worker_plans, found) = self.find_for_holds(check)?;
+        needs_no_reserve(&found.check.plan)?;
+        let plans = found.counted_in(&worker_plans);
+        let known = self.decide_without_store(plans, &found.check, None);
+        let decision = match known {
+            Some(decision) => decision,
+            None => {
+                let answer = StoreAnswer::alone(Err(TOO_LATE));
+                self.decide_by_answer(plans, &found.check, &answer, (None, Duration::ZERO))?
+            }
+        };
+        Ok((decision, found.check.plan))
     }
 
     /// Ends a hold with what was used; unset: as many units as were held.
@@ -151,7 +192,7 @@ impl<S: Store> Limiter<S> {
         (id, actual, if_unknown): (RequestId, Option<u64>, IfUnknown),
         caller: Option<CallerDeadline>,
     ) -> Result<SettledHold, Refusal> {
-        let found = self.find_for_holds(peek_check(key, plan))?;
+        let (_, found) = self.find_for_holds(peek_check(key, plan))?;
         if !counts(&found.check.plan) {
             return Ok(nothing_settled(
                 self.without_limits(&found),
@@ -159,7 +200,7 @@ impl<S: Store> Limiter<S> {
             ));
         }
         let call = HoldCall::Settle { actual, if_unknown };
-        let verdict = self.ask_for_hold(&found, (Some(id), call), caller).await?;
+        let verdict = self.confirm(&found, (Some(id), call), caller).await?;
         let HoldEvent::Settled(settlement) = verdict.event else {
             return Err(Refusal::not_understood());
         };
@@ -184,7 +225,7 @@ impl<S: Store> Limiter<S> {
         (id, ttl): (RequestId, Option<Duration>),
         caller: Option<CallerDeadline>,
     ) -> Result<Extended, Refusal> {
-        let found = self.find_for_holds(peek_check(key, plan))?;
+        let (_, found) = self.find_for_holds(peek_check(key, plan))?;
         if !counts(&found.check.plan) {
             return Ok(Extended {
                 state: HoldState::Unknown,
@@ -193,11 +234,8 @@ impl<S: Store> Limiter<S> {
         }
         let ttl_us = found.check.plan.holds.lease_us(ttl)?;
         let call = HoldCall::Extend { ttl_us };
-        match self
-            .ask_for_hold(&found, (Some(id), call), caller)
-            .await?
-            .event
-        {
+        let verdict = self.confirm(&found, (Some(id), call), caller).await?;
+        match verdict.event {
             HoldEvent::Extended {
                 state,
                 expires_in_us,
@@ -216,7 +254,7 @@ impl<S: Store> Limiter<S> {
         id: Option<RequestId>,
         caller: Option<CallerDeadline>,
     ) -> Result<Recorded, Refusal> {
-        let found = self.find_for_holds(check)?;
+        let (worker_plans, found) = self.find_for_holds(check)?;
         let plan = found.check.plan.clone();
         if !counts(&plan) {
             let decision = self.without_limits(&found);
@@ -226,16 +264,14 @@ impl<S: Store> Limiter<S> {
             return Err(Refusal::NothingToRecord(plan.name.clone()));
         }
         let cost = found.check.cost.units();
-        let verdict = self.ask_for_hold(&found, (id, HoldCall::Record { cost }), caller);
+        let verdict = self.confirm(&found, (id, HoldCall::Record { cost }), caller);
         let verdict = verdict.await?;
         let mut decision = self.decision(&found, &verdict.view, Cost::ONE);
         decision.is_repeated = matches!(verdict.event, HoldEvent::Repeated { .. });
         self.common.blocks.record(&plan, &decision);
         if !decision.is_repeated {
-            let worker_plans = self.worker.worker_plans();
-            let check = &found.check;
             self.worker
-                .count_recorded(&worker_plans, found.plan_index, check);
+                .count_recorded(&worker_plans, found.plan_index, &found.check);
         }
         Ok(Recorded { decision, plan })
     }
@@ -243,52 +279,50 @@ impl<S: Store> Limiter<S> {
     /// What a reserve would meet, under a plan with a concurrency limit. Where the store cannot tell, the plan's policy answers.
     pub(super) async fn peek_slots(
         &self,
-        found: &Found,
+        (plans, found): (CountedPlan<'_>, &Found),
         caller: Option<CallerDeadline>,
     ) -> Result<Decision, Refusal> {
         if found.check.mode != Mode::Peek {
             needs_no_reserve(&found.check.plan)?;
         }
-        let worker_plans = self.worker.worker_plans();
-        let plans = found.counted_in(&worker_plans);
         if let Some(decision) = self.decide_without_store(plans, &found.check, None) {
             return Ok(decision);
         }
         let cost = found.check.cost;
         let call = HoldCall::Peek { cost: cost.units() };
-        let deadline = self.store_deadline();
         let check = hold_check(found, None, call);
-        let answer =
-            within_deadline(caller, deadline, self.store.decide_hold(&check, deadline)).await;
-        match answer.map_err(|_| Refusal::CallerDeadline)? {
+        let (answer, took) = self.ask_about_holds(&check, caller).await?;
+        match answer {
             Ok(verdict) => {
                 let plan = &found.check.plan;
                 let mut decision = verdict.view.decision(plan, cost).shadowed_if(plan.shadow);
-                self.count(plans, &found.check, &mut decision, Duration::ZERO);
+                self.count(plans, &found.check, &mut decision, took);
                 Ok(decision)
             }
             Err(error) => {
                 let answer = StoreAnswer::alone(Err(error));
-                self.decide_by_answer(plans, &found.check, &answer, (None, Duration::ZERO))
+                self.decide_by_answer(plans, &found.check, &answer, (None, took))
             }
         }
     }
 
-    /// Finds the plan that decides. Errors: there is none.
-    pub(super) fn find_for_holds(&self, check: Check<String>) -> Result<Found, Refusal> {
+    /// Finds the plan that decides, and the plans that it is one of. Errors: there is none.
+    pub(super) fn find_for_holds(
+        &self,
+        check: Check<String>,
+    ) -> Result<(Arc<WorkerPlans>, Found), Refusal> {
         let worker_plans = self.worker.worker_plans();
-        Ok(self.find_or_suggest(&worker_plans, check)?)
+        let found = self.find_or_suggest(&worker_plans, check)?;
+        Ok((worker_plans, found))
     }
 
     /// A reserve, or a charge with an id. A store that fails is answered for by the plan's policy.
     async fn decide_by_id(
         &self,
-        found: Found,
+        (plans, found): (CountedPlan<'_>, &Found),
         (id, call): (RequestId, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<Reserved, Refusal> {
-        let worker_plans = self.worker.worker_plans();
-        let plans = found.counted_in(&worker_plans);
         let plan = found.check.plan.clone();
         let without_hold = |decision| Reserved {
             decision,
@@ -298,15 +332,14 @@ impl<S: Store> Limiter<S> {
         if let Some(decision) = self.decide_without_store(plans, &found.check, None) {
             return Ok(without_hold(decision));
         }
-        let verdict = match self.ask_for_hold(&found, (Some(id), call), caller).await {
+        let (answer, took) = self.ask_for_hold(found, (Some(id), call), caller).await?;
+        let verdict = match answer {
             Ok(verdict) => verdict,
-            Err(Refusal::Unconfirmed(error)) => {
+            Err(error) => {
                 let answer = StoreAnswer::alone(Err(error));
-                let at = (None, Duration::ZERO);
-                let decided = self.decide_by_answer(plans, &found.check, &answer, at);
+                let decided = self.decide_by_answer(plans, &found.check, &answer, (None, took));
                 return decided.map(without_hold);
             }
-            Err(refused) => return Err(refused),
         };
         let (expires_in_us, is_repeated) = match verdict.event {
             HoldEvent::Decided { expires_in_us } => (expires_in_us, false),
@@ -316,7 +349,7 @@ impl<S: Store> Limiter<S> {
         let decision = verdict.view.decision(&plan, found.check.cost);
         let mut decision = decision.shadowed_if(plan.shadow);
         decision.is_repeated = is_repeated;
-        self.count(plans, &found.check, &mut decision, Duration::ZERO);
+        self.count(plans, &found.check, &mut decision, took);
         Ok(Reserved {
             decision,
             plan,
@@ -324,30 +357,61 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Asks the store. Errors: the id is known for another call, the store did not confirm, or the caller's deadline passed.
+    /// Carries out a call that no policy answers. Errors: as for [`Self::ask_for_hold`], or the store did not confirm.
+    async fn confirm(
+        &self,
+        found: &Found,
+        call: (Option<RequestId>, HoldCall),
+        caller: Option<CallerDeadline>,
+    ) -> Result<HoldVerdict, Refusal> {
+        let (answer, _) = self.ask_for_hold(found, call, caller).await?;
+        answer.map_err(|error| {
+            self.count_failure(&error);
+            match error {
+                StoreError::Overloaded(_) => Refusal::Overloaded,
+                error => Refusal::Unconfirmed(error),
+            }
+        })
+    }
+
+    /// Asks the store, and counts what happened to holds. Returns its answer and how long that took. Errors: the id is known for another
+    /// call, or the caller's deadline passed.
     async fn ask_for_hold(
         &self,
         found: &Found,
         (id, call): (Option<RequestId>, HoldCall),
         caller: Option<CallerDeadline>,
-    ) -> Result<HoldVerdict, Refusal> {
-        let plan = &found.check.plan;
-        let (check, deadline) = (hold_check(found, id, call), self.store_deadline());
-        let answer =
-            within_deadline(caller, deadline, self.store.decide_hold(&check, deadline)).await;
-        let verdict = answer.map_err(|_| Refusal::CallerDeadline)?;
-        let verdict = verdict.map_err(|error| match error {
-            StoreError::Overloaded(_) => Refusal::Overloaded,
-            error => Refusal::Unconfirmed(error),
+    ) -> Result<(Result<HoldVerdict, StoreError>, Duration), Refusal> {
+        let (plan, check) = (&found.check.plan, hold_check(found, id, call));
+        let (answer, took) = self.ask_about_holds(&check, caller).await?;
+        if let Ok(verdict) = &answer {
+            self.common.holds.record(&plan.name, &call, verdict);
+            if gave_back(verdict) {
+                self.forget_denials(&plan.counts_as, &check.key);
+            }
+            if let HoldEvent::Refused(known) = &verdict.event {
+                return Err(Refusal::KnownId(Box::new(known.clone())));
+            }
+        }
+        Ok((answer, took))
+    }
+
+    /// Makes one call to the store about holds, and counts it. Returns its answer and how long that took.
+    async fn ask_about_holds(
+        &self,
+        check: &HoldCheck,
+        caller: Option<CallerDeadline>,
+    ) -> Result<(Result<HoldVerdict, StoreError>, Duration), CallerDeadlinePassed> {
+        let (started_at, deadline) = (self.call_start(), self.store_deadline());
+        let waiting = self.count_waiting(started_at, 1);
+        let asked = self.store.decide_hold(check, deadline);
+        let answer = within_deadline(caller, deadline, asked).await;
+        let answer = answer.inspect_err(|CallerDeadlinePassed| {
+            let deadlines = LimiterCounter::CallerDeadlines;
+            self.worker.metrics.count(deadlines, 1);
         })?;
-        self.common.holds.record(&plan.name, &call, &verdict);
-        if gave_back(&verdict) {
-            self.forget_denials(&plan.counts_as, &check.key);
-        }
-        match verdict.event {
-            HoldEvent::Refused(known) => Err(Refusal::KnownId(Box::new(known))),
-            _ => Ok(verdict),
-        }
+        drop(waiting);
+        Ok((answer, self.record_call_time(started_at)))
     }
 
     /// Where a key stands, as a peek of this cost.

@@ -6,8 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::within_deadline;
-use super::caller_deadline::{CallerDeadlinePassed, in_time};
+use super::caller_deadline::{CallerDeadlinePassed, in_time, within_deadline};
 use super::holds::needs_no_reserve;
 use super::store_call::candidate_check;
 use super::uncounted::without_state;
@@ -203,9 +202,12 @@ impl<S: Store> Limiter<S> {
         let mut joint = JointDecision::new(decisions.collect());
         let left = StoreDeadline(self.common.settings.deadline.saturating_sub(took));
         let candidates = self.ask_candidates(parts, &mut joint, left);
-        // Too late for the caller, a candidate's answer is only not counted.
+        // A candidate's answer that is too late for the caller is not counted. The decision is told all the same.
         let _ = match wait_for {
-            WaitFor::Caller(caller) => within_deadline(caller, left, candidates).await,
+            WaitFor::Caller(caller) => {
+                let caller = caller.map(|caller| caller.after(took));
+                within_deadline(caller, left, candidates).await
+            }
             WaitFor::Proxy(limit) => {
                 in_time(
                     limit.map_or(left.0, |limit| limit.saturating_sub(took)),
@@ -341,12 +343,7 @@ impl<S: Store> Limiter<S> {
         error: &StoreError,
         is_denied: bool,
     ) -> Result<Vec<Decision>, Refusal> {
-        self.common
-            .failures
-            .log(error, self.common.clock.monotonic());
-        checks
-            .iter()
-            .for_each(|_| self.worker.metrics.failed(error));
+        checks.iter().for_each(|_| self.count_failure(error));
         if !is_denied && matches!(error, StoreError::Overloaded(_)) {
             return Err(Refusal::Overloaded);
         }

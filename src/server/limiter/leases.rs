@@ -69,12 +69,16 @@ impl<S: Store> Limiter<S> {
         let checks: Vec<Option<LeaseCheck>> =
             asked.into_iter().map(|ask| self.lease_check(ask)).collect();
         let known: Vec<LeaseCheck> = checks.iter().flatten().cloned().collect();
+        let started_at = self.call_start();
+        let waiting = self.count_waiting(started_at, known.len());
         let verdicts = self
             .store
             .decide_leases(&known, self.store_deadline())
             .await;
+        drop(waiting);
+        self.record_call_time(started_at);
         let mut verdicts = known.iter().zip(verdicts).map(|(check, verdict)| {
-            let verdict = verdict?;
+            let verdict = verdict.inspect_err(|error| self.count_failure(error))?;
             self.common
                 .holds
                 .record_ended(&check.plan.name, verdict.ended);
@@ -94,7 +98,7 @@ impl<S: Store> Limiter<S> {
 
     /// `None`: the plan is gone, or holds nothing any more.
     fn lease_check(&self, ask: Ask) -> Option<LeaseCheck> {
-        let found = self.find_for_holds(peek_check(ask.key, ask.plan)).ok()?;
+        let (_, found) = self.find_for_holds(peek_check(ask.key, ask.plan)).ok()?;
         counts(&found.check.plan).then_some(LeaseCheck {
             key: found.check.key,
             plan: found.check.plan,

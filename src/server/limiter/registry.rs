@@ -131,6 +131,13 @@ impl InForce {
         (Some(next), changes)
     }
 
+    /// Makes the shares of this number of replicas.
+    pub(super) fn share_among(&self, replicas: u64) {
+        if self.replicas != replicas {
+            self.snapshot.share_among(replicas);
+        }
+    }
+
     /// The same with these overrides.
     pub(super) fn with_overrides(&self, overrides: Arc<RuntimeOverrides>, now_us: u64) -> Self {
         Self::new(self.snapshot.clone(), self.replicas, overrides, now_us)
@@ -235,12 +242,9 @@ impl LimiterRegistry {
         self.reloads.last_refused = false;
     }
 
-    /// Sets the number of replicas that share the quotas. Plans and counts stay.
-    pub(super) fn share_among(&mut self, replicas: u64) {
-        if self.in_force.replicas != replicas {
-            self.in_force.replicas = replicas;
-            self.in_force.snapshot.share_among(replicas);
-        }
+    /// Notes among how many replicas the quotas are shared, as [`InForce::share_among`] has done.
+    pub(super) fn shared_among(&mut self, replicas: u64) {
+        self.in_force.replicas = replicas;
     }
 
     /// Counts a reload whose config was rejected. The plans stay.

@@ -1,5 +1,6 @@
 //! Policies and the deny cache without a network: stores that fail on purpose, and the embedded one.
 
+mod holds;
 mod joint;
 mod policies;
 mod shares;
@@ -23,6 +24,29 @@ pub(super) struct Clock0;
 impl Clock for Clock0 {
     fn now_us(&self) -> u64 {
         1_000_000_000_000_000
+    }
+}
+
+/// Time stands still until it is moved, by milliseconds.
+struct StillClock(AtomicU64, Instant);
+
+impl StillClock {
+    fn start() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(0), monotonic()))
+    }
+
+    fn pass(&self, milliseconds: u64) {
+        self.0.fetch_add(milliseconds, Ordering::SeqCst);
+    }
+}
+
+impl Clock for StillClock {
+    fn now_us(&self) -> u64 {
+        1_000_000_000_000_000
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.1 + Duration::from_millis(self.0.load(Ordering::SeqCst))
     }
 }
 

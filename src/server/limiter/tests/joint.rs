@@ -92,8 +92,8 @@ async fn an_overloaded_store_decides_nothing() {
     assert_eq!(refused.refusal, Refusal::Overloaded);
 }
 
-/// Decides joint decisions by half of the deadline, and records what the candidates get.
-struct SlowThenRecords(std::sync::Mutex<Option<StoreDeadline>>);
+/// Decides joint decisions in ten milliseconds, and records what the candidates get.
+struct SlowThenRecords(std::sync::Mutex<Option<StoreDeadline>>, Arc<StillClock>);
 
 impl Store for SlowThenRecords {
     async fn decide_batch(
@@ -110,13 +110,13 @@ impl Store for SlowThenRecords {
         checks: &[Check],
         _deadline: StoreDeadline,
     ) -> Result<Vec<Verdict>, JointFailure> {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        self.1.pass(10);
         Ok(healthy().store.decide_joint(checks)?)
     }
 }
 
-#[tokio::test]
-async fn candidates_get_what_is_left_of_the_store_s_time() {
+/// What the candidates of a joint decision get, if they are asked.
+async fn left_for_candidates(caller: Option<CallerDeadline>) -> Option<Duration> {
     let live = plan("live", 10);
     let candidate = plan("strict", 5).as_candidate_of(&live);
     let with_candidate = Plan {
@@ -124,11 +124,27 @@ async fn candidates_get_what_is_left_of_the_store_s_time() {
         ..live
     };
     let plans = [with_candidate, plan("ten", 10)].into_iter().collect();
-    let store = SlowThenRecords(std::sync::Mutex::default());
-    let limiter = Limiter::new(plans, store, SETTINGS, Arc::new(Clock0));
-    assert!(ask(&limiter, &[("live", 1), ("ten", 1)]).await.allowed());
-    let given = limiter.store.0.lock().unwrap().expect("it was asked").0;
-    assert!(given <= Duration::from_millis(15), "{given:?}");
+    let clock = StillClock::start();
+    let store = SlowThenRecords(std::sync::Mutex::default(), clock.clone());
+    let limiter = Limiter::new(plans, store, SETTINGS, clock);
+    let checks = vec![request("live", 1), request("ten", 1)];
+    let decided = limiter.decide_joint(checks, caller).await.unwrap();
+    assert!(decided.0.allowed());
+    let given = limiter.store.0.lock().unwrap();
+    given.map(|StoreDeadline(left)| left)
+}
+
+#[tokio::test]
+async fn candidates_get_what_is_left_of_the_store_s_time() {
+    let left = left_for_candidates(None).await;
+    assert_eq!(left, Some(Duration::from_millis(15)));
+}
+
+#[tokio::test]
+async fn a_caller_whose_time_is_over_waits_for_no_candidate() {
+    let caller = |ms| Some(CallerDeadline::new(Duration::from_millis(ms)));
+    assert_eq!(left_for_candidates(caller(10)).await, None);
+    assert!(left_for_candidates(caller(20)).await.is_some());
 }
 
 /// Charges all checks but the last, of which it does not know. What became of these charges is the last word.

@@ -1,0 +1,192 @@
+//! Calls about holds, by a store that does something while it is asked.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::limiter::TopSettings;
+use tollgate_core::algorithm::holds::{HoldVerdict, IfUnknown};
+use tollgate_store::HoldCheck;
+
+/// What happens while the store is asked.
+type Meanwhile = Box<dyn Fn() + Send + Sync>;
+
+/// Not embedded. It fails with its error, if it has one.
+struct Asked {
+    store: MemoryStore,
+    calls: Arc<AtomicUsize>,
+    meanwhile: Meanwhile,
+    error: Option<StoreError>,
+}
+
+impl Store for Asked {
+    async fn decide_batch(
+        &self,
+        checks: &[Check],
+        _: StoreDeadline,
+    ) -> Vec<Result<Verdict, StoreError>> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        checks
+            .iter()
+            .map(|check| self.store.decide(check))
+            .collect()
+    }
+
+    async fn decide_hold(
+        &self,
+        check: &HoldCheck,
+        deadline: StoreDeadline,
+    ) -> Result<HoldVerdict, StoreError> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        (self.meanwhile)();
+        match &self.error {
+            Some(error) => Err(error.clone()),
+            None => self.store.decide_hold(check, deadline).await,
+        }
+    }
+}
+
+/// A limiter that counts keys, what makes others beside it, its clock, and how often its store was asked.
+struct Fixture {
+    limiter: Limiter<Asked>,
+    clock: Arc<StillClock>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Fixture {
+    /// `meanwhile` is what happens while the store is asked.
+    fn new(
+        meanwhile: impl Fn(&Limiter<()>, &StillClock) + Send + Sync + 'static,
+        error: Option<StoreError>,
+    ) -> Self {
+        let clock = StillClock::start();
+        let base = Limiter::without_store(plans(), SETTINGS, clock.clone());
+        base.count_keys(TopSettings {
+            keys_max: 100,
+            in_clear: false,
+        });
+        let (base, calls) = (Arc::new(base), Arc::new(AtomicUsize::new(0)));
+        let (of_hook, clock_of_hook) = (base.clone(), clock.clone());
+        let limiter = base.with_store(Asked {
+            store: MemoryStore::new(CAPACITY_DEFAULT, clock.clone()),
+            calls: calls.clone(),
+            meanwhile: Box::new(move || meanwhile(&of_hook, &clock_of_hook)),
+            error,
+        });
+        Self {
+            limiter,
+            clock,
+            calls,
+        }
+    }
+
+    async fn reserve(&self, id: &str) -> Result<crate::limiter::Reserved, Refusal> {
+        let id = RequestId::new(id).unwrap();
+        self.limiter
+            .reserve(request("deny", 1), (id, None), None)
+            .await
+    }
+
+    async fn settle(&self, id: &str) -> Result<crate::limiter::SettledHold, Refusal> {
+        let asked = (Key::new("alice").unwrap(), "deny".to_owned());
+        let id = RequestId::new(id).unwrap();
+        let how = (id, None, IfUnknown::Ignore);
+        self.limiter.settle(asked, how, None).await
+    }
+
+    /// A batch of one key, of which each request has an id.
+    async fn batch(&self, count: usize, caller: Option<CallerDeadline>) -> Option<Vec<DecidedBy>> {
+        let checks = (0..count).map(|id| {
+            let id = RequestId::new(&id.to_string()).unwrap();
+            (request("deny", 1), Some(id))
+        });
+        let decided = self.limiter.decide_in_turn(checks.collect(), caller).await;
+        let by = |decided: Result<(Decision, _), _>| decided.unwrap().0.decided_by;
+        Some(decided.ok()?.into_iter().map(by).collect())
+    }
+}
+
+#[tokio::test]
+async fn a_reload_to_fewer_plans_while_the_store_is_asked_loses_no_answer() {
+    let to_one_plan = |base: &Limiter<()>, _: &StillClock| {
+        base.reload([plan("ten", 10)].into_iter().collect());
+    };
+    let fixture = || Fixture::new(to_one_plan, None);
+    let id = || RequestId::new("a").unwrap();
+    let recorded = fixture()
+        .limiter
+        .record(request("deny", 3), Some(id()), None)
+        .await;
+    assert_eq!(recorded.unwrap().plan.name.as_ref(), "deny");
+    let reserved = fixture().reserve("a").await.unwrap();
+    assert_eq!(reserved.decision.outcome, Outcome::Allowed);
+    let settled = fixture().settle("a").await.unwrap();
+    assert_eq!(settled.plan.name.as_ref(), "deny");
+}
+
+#[tokio::test]
+async fn the_wait_of_calls_about_holds_is_measured() {
+    let seven_ms = |_: &Limiter<()>, clock: &StillClock| {
+        clock.pass(7);
+    };
+    let fixture = Fixture::new(seven_ms, None);
+    fixture.reserve("a").await.unwrap();
+    fixture.settle("a").await.unwrap();
+    let totals = fixture.limiter.totals();
+    assert_eq!(
+        (
+            totals.store_durations.count(),
+            totals.store_durations.sum_ns
+        ),
+        (2, 14_000_000)
+    );
+    assert_eq!(
+        (totals.durations.count(), totals.durations.sum_ns),
+        (1, 7_000_000),
+        "a settle is no decision"
+    );
+    assert_eq!(totals.waiting, 0);
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_calls_about_holds_is_counted_and_told() {
+    let refused = StoreError::Refused("NOPERM".to_owned());
+    let fixture = Fixture::new(|_, _| {}, Some(refused.clone()));
+    let settled = fixture.settle("a").await;
+    assert_eq!(settled.err(), Some(Refusal::Unconfirmed(refused.clone())));
+    let reserved = fixture.reserve("a").await.unwrap();
+    assert_eq!(reserved.decision.decided_by, DecidedBy::FailClosed);
+    let totals = fixture.limiter.totals();
+    assert_eq!(totals.store_errors.iter().sum::<u64>(), 2);
+    let now = fixture.clock.monotonic();
+    let told = fixture.limiter.common.failures.refusals(now);
+    assert_eq!(told.map(|told| told.error), Some(refused));
+}
+
+/// Else each of up to a thousand would wait for it.
+#[tokio::test]
+async fn a_batch_in_turn_asks_a_store_that_failed_no_more() {
+    let gone = Some(StoreError::Deadline(SETTINGS.deadline));
+    let fixture = Fixture::new(|_, _| {}, gone);
+    let by = fixture.batch(1_000, None).await.unwrap();
+    assert_eq!(by, [DecidedBy::FailClosed; 1_000]);
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_batch_in_turn_ends_in_time_whatever_each_call_takes() {
+    let slow = |_: &Limiter<()>, clock: &StillClock| {
+        clock.pass(20);
+    };
+    let fixture = Fixture::new(slow, None);
+    let by = fixture.batch(100, None).await.unwrap();
+    // 50 calls take a second. The next one is the last that is asked.
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 51);
+    let plan_alone = |by: &DecidedBy| *by == DecidedBy::FailClosed;
+    assert_eq!(by.iter().filter(|by| plan_alone(by)).count(), 49);
+
+    // 200 ms of the caller are ten calls.
+    let fixture = Fixture::new(slow, None);
+    let caller = CallerDeadline::new(Duration::from_millis(200));
+    assert_eq!(fixture.batch(100, Some(caller)).await, None);
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 10);
+}
