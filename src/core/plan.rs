@@ -135,8 +135,8 @@ pub enum Rule {
     Unlimited,
     /// Nothing passes and nothing is counted.
     Blocked,
-    /// A request passes when each of these limits allows it, at most [`LIMITS_MAX`]. Each limit has another fingerprint. There is at
-    /// least one, unless the plan has a concurrency limit.
+    /// A request passes when each of these limits allows it, at most [`LIMITS_MAX`]. No two have the same fingerprint.
+    /// There is at least one, unless the plan has a concurrency limit.
     Limits(Box<[Limit]>),
 }
 

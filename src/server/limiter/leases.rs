@@ -1,7 +1,7 @@
 //! The holds of a stream: whose leases are renewed while it lasts, and ended with it. It knows no wire, and no task of its own.
 //!
-//! A hold is renewed when a third of its lease has passed. A stream owns it as long as its lease ends when that stream said last, by the
-//! store's clock; so nothing is ended that another stream has taken over since.
+//! A hold is renewed when a third of its lease has passed. A stream owns a hold as long as its lease ends at the time that this
+//! stream set last. The store's clock tells that time. So nothing is ended that another stream has taken over since.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};

@@ -109,8 +109,7 @@ impl Replicas {
         }
     }
 
-    /// Makes the limiter divide the quotas by this number. The limiter does so on a blocking thread, since it may take
-    /// milliseconds.
+    /// Makes the limiter divide the quotas by this number. Done on a blocking thread, since it may take milliseconds.
     async fn share_among(&mut self, replicas: u64) {
         if replicas == self.shared_among {
             return;

@@ -36,8 +36,8 @@ const LOCAL_RESETS_MAX: usize = 1024;
 /// Streams that a peer may reset before we have looked at them; more count as a rapid reset attack. As many as may be open:
 /// a client may cancel all its calls at once. A processor that was throttled then sees them in one burst.
 const UNSEEN_RESETS_MAX: usize = STREAMS_MAX;
-/// A peer that has sent nothing for this time, and at most as long again, is sent a PING. The connection is closed when nothing
-/// comes within the second time.
+/// A peer that was silent for `KEEPALIVE_EVERY` (at most twice that) is sent a PING; the connection is closed if nothing comes
+/// within `KEEPALIVE_TIMEOUT`.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest headers of a call, in bytes. Ours need some 200; proxies add tokens and traces.

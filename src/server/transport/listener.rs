@@ -56,11 +56,9 @@ impl Address {
             address.to_canonical().is_loopback()
         })
     }
-}
 
-impl Address {
-    /// Whether only one of both can be listened at, judged by their texts: they are the same, or one is every address of the host,
-    /// with the same port. Port 0 is any free port.
+    /// Whether the two cannot both be bound, judged by their texts: they are the same, or one is every address of the host.
+    /// Both must have one port; port 0 is any free port.
     pub fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unix { path, .. }, Self::Unix { path: other, .. }) => path == other,

@@ -49,7 +49,8 @@ pub(crate) trait SendHold {
     /// The account of the connection.
     fn account(&self) -> &Account;
 
-    /// Returns what to hold for so many bytes of an answer that come next. `is_last`: no more bytes come after them.
+    /// Returns what to hold for so many bytes of an answer that come next. `is_last`: the last piece of an endless answer, or
+    /// any piece of another, which has one as a rule.
     fn hold(&mut self, bytes: usize, is_last: bool) -> Option<Self::Held>;
 }
 

@@ -179,8 +179,8 @@ impl Arena {
         self.bytes += page_bytes(class) + PAGE_OVERHEAD;
         let page = ArenaPage {
             bytes: vec![0; page_bytes(class)].into_boxed_slice(),
-            class: number(class),
-            slot_bytes: number(slot_bytes(class)),
+            class: to_u32(class),
+            slot_bytes: to_u32(slot_bytes(class)),
         };
         match self.vacant.pop() {
             Some(index) => {
@@ -189,7 +189,7 @@ impl Arena {
             }
             None => {
                 self.pages.push(page);
-                number(self.pages.len() - 1)
+                to_u32(self.pages.len() - 1)
             }
         }
     }
@@ -202,7 +202,7 @@ impl Arena {
 }
 
 /// Converts the number of a page or of bytes. The shard keeps its arena within [`ARENA_BYTES_MAX`].
-fn number(number: usize) -> u32 {
+fn to_u32(number: usize) -> u32 {
     u32::try_from(number).expect("an arena is bounded in bytes")
 }
 

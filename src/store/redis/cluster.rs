@@ -180,7 +180,7 @@ impl Cluster {
             .iter_mut()
             .for_each(|health| health.reached |= reached);
         if found.is_empty() {
-            vec![self.state.unknown()]
+            vec![self.state.health_without_map()]
         } else {
             found
         }
@@ -246,7 +246,7 @@ impl ClusterState {
     }
 
     /// The health of a Cluster whose nodes are not known.
-    fn unknown(&self) -> ConnectionHealth {
+    fn health_without_map(&self) -> ConnectionHealth {
         let why = match &*self.map.borrow() {
             KnownTopology::Unavailable(why) => why.clone(),
             _ => "no node of the Cluster has told which node has which keys".to_owned(),
@@ -454,7 +454,10 @@ impl ClusterState {
         self.map
             .send_replace(KnownTopology::Unavailable(wording(error).to_owned()));
         if matches!(before, KnownTopology::Starting) {
-            tracing::warn!("store out of reach: {}", StoreState::new(&[self.unknown()]));
+            tracing::warn!(
+                "store out of reach: {}",
+                StoreState::new(&[self.health_without_map()])
+            );
         }
     }
 

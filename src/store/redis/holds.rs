@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 
 use super::batcher::Answer;
 use super::batcher::call::{HoldAnswer, ScriptRequest};
+use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
 use crate::{Check, HoldCheck, LeaseCheck, StoreError};
@@ -47,8 +48,7 @@ pub(super) fn concern_in_batch(check: &Check) -> bool {
 
 /// The error for a reply that has no answer to the request.
 pub(super) fn no_answer<T>() -> Result<T, StoreError> {
-    let why = "the script's reply has an unknown form".to_owned();
-    Err(StoreError::InvalidReply(why))
+    Err(unknown_form())
 }
 
 impl RedisStore {

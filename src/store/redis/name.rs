@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_lies_under_its_tag_and_the_common_windows() {
+    fn the_names_of_a_subject_are_its_tag_holds_ids_and_one_log_per_common_window() {
         let names: Vec<String> = known_of("{free:alice}").collect();
         assert_eq!(
             (names[0].as_str(), names.len()),

@@ -30,7 +30,7 @@ const REQUEST: usize = 2 + COST;
 const JOINT_REQUEST: usize = 5 + COST;
 /// A request of a joint decision: which decision, and which of its requests; its group, the place of its reply, and itself.
 type JointPart<'a> = ((u16, u16), usize, usize, &'a ScriptRequest);
-/// How a group is alike that stands for joint decisions, as `script/words.lua` has it.
+/// The value of `alike` for the group that stands for all joint decisions of a call, as in `script/words.lua`.
 const JOINT: u8 = 2;
 /// Bytes of the number that gives the end of the plans in a packed call.
 const PLANS_END: usize = 4;
@@ -272,6 +272,11 @@ fn misfit(count: impl Display, what: &str) -> StoreError {
     StoreError::Refused(format!(
         "{count} {what} are more than a script call can hold"
     ))
+}
+
+/// The error for a reply that cannot be parsed, or that has no answer to the request.
+pub(super) fn unknown_form() -> StoreError {
+    StoreError::InvalidReply("the script's reply has an unknown form".to_owned())
 }
 
 /// Parses the answers to a call's requests, in the order of [`Call::requests`]; `None` when the reply has another form.

@@ -13,7 +13,7 @@ use super::terminal::{fail, print};
 const EXIT_STATUS: [(&str, &str); 19] = [
     (
         "serve",
-        "0 stopped; 1 could not start or go on; 2 wrong command line or config",
+        "0 stopped; 1 could not start, or failed while serving; 2 wrong command line or config",
     ),
     ("check", "0 valid; 1 errors; 2 wrong command line"),
     (

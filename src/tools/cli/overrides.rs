@@ -12,7 +12,7 @@ use tollgate_server::grpc::{OverrideQuestion, QuotaQuestion, SubjectQuestion};
 /// What to do with overrides.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum OverrideCommand {
-    /// Give a key, or all keys with a beginning, other limits. Exits with 0 when it is set, 1 when it is refused, 2 on an error.
+    /// Give a key, or all keys with a prefix, other limits. Exits with 0 when it is set, 1 when it is refused, 2 on an error.
     Set(SetArguments),
     /// Delete an override that was set by this command. Exits with 0 when there was one, 1 when not, 2 on an error.
     Delete(DeleteArguments),

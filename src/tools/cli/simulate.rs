@@ -66,7 +66,7 @@ pub(super) struct SimulateArguments {
     /// Write the report to this file, as one page of HTML.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The maximum of keys to hold; a key takes about 130 bytes, and 100 more for each further limit or config.
+    /// The maximum number of keys to hold; a key takes about 130 bytes, and 100 more for each further limit or config.
     #[arg(long, default_value_t = 1_000_000, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     keys_max: u32,
 }

@@ -238,7 +238,7 @@ impl Report {
 }
 
 impl LimitReport {
-    /// The burst of a `token_bucket` whose burst is not its quota.
+    /// The burst of a `token_bucket`. None where it equals the quota, and for other algorithms.
     pub fn burst(&self) -> Option<u64> {
         match self.limit.algorithm() {
             Algorithm::TokenBucket { burst } => {

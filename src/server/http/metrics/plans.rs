@@ -14,7 +14,7 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     candidates(text, totals);
     blocks(text, totals);
     holds(text, totals);
-    limits(text, totals);
+    write_limit_gauges(text, totals);
 }
 
 /// Writes also those that are 0, so that the first block is seen as an increase.
@@ -126,7 +126,8 @@ fn candidates(text: &mut Exposition, totals: &Totals) {
     }
 }
 
-fn limits(text: &mut Exposition, totals: &Totals) {
+/// Silent if the plans have more than [`LIMITS_MAX`] limits together.
+fn write_limit_gauges(text: &mut Exposition, totals: &Totals) {
     let plans = || totals.snapshot().plans().iter();
     if plans().map(|plan| plan.limits().len()).sum::<usize>() > LIMITS_MAX {
         return;

@@ -1,6 +1,6 @@
 //! The last quarter of an hour, in points of ten seconds, for the picture of the page.
 //!
-//! Points are taken whether somebody looks or not: who comes late wants to see what was before.
+//! Points are taken whether somebody looks or not: whoever opens the page late wants to see what was before.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A histogram of durations. Its bounds suit decisions: from a thousandth of the default deadline to far beyond it.
+//! A histogram of durations. Its bounds suit decisions: from a five-hundredth of the default deadline to far beyond it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

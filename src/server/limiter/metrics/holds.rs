@@ -90,22 +90,11 @@ impl HoldCounts {
         call: &HoldCall,
         verdict: &HoldVerdict,
     ) {
+        self.record_ended(plan, verdict.ended);
         let mut totals = self.lock();
         let figures = totals.entry(plan.clone()).or_default();
-        let [
-            reserved,
-            settled,
-            expired,
-            released,
-            extended,
-            repeated,
-            unknown,
-            _,
-        ] = &mut figures.events;
+        let [reserved, settled, _, _, extended, repeated, unknown, _] = &mut figures.events;
         let [returned, excess, recorded] = &mut figures.units;
-        *expired += verdict.ended.expired;
-        *released += verdict.ended.released;
-        *returned += verdict.ended.units;
         match &verdict.event {
             HoldEvent::Decided { expires_in_us } => *reserved += u64::from(expires_in_us.is_some()),
             HoldEvent::Repeated { .. } => *repeated += 1,
@@ -132,7 +121,7 @@ impl HoldCounts {
         }
     }
 
-    /// Counts what ended with a call of a stream.
+    /// Counts what ended with a call.
     pub(in crate::limiter) fn record_ended(&self, plan: &Arc<str>, ended: EndedHolds) {
         if ended == EndedHolds::default() {
             return;

@@ -88,7 +88,7 @@ impl Shard {
         verdict
     }
 
-    /// Writes a block that was told at `now_us`. Returns whether there is room for it.
+    /// Writes a block that was told at `now_us`. Returns whether it was written.
     pub(in crate::memory) fn write_block(
         &mut self,
         name: HashedName<'_>,
@@ -97,7 +97,7 @@ impl Shard {
         now_us: u64,
     ) -> bool {
         let Some(handle) = self.find(name.name, name.hash) else {
-            // A limit that denies has a state.
+            // Cannot happen: a limit that denies has a state.
             return false;
         };
         let stored = self.entry(handle).block(limit.fingerprint());

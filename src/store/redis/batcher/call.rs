@@ -47,8 +47,8 @@ const RINGED_RECORD_WORK: usize = 22;
 const JOINT_WORK_FACTOR: usize = 2;
 /// A request of no more work than this does not wait for work in flight.
 const LIGHT_WORK: usize = 40;
-/// The work in flight on one connection occupies Redis for one part in this many of the deadline, at most. All other requests wait
-/// behind it, also those of other connections.
+/// Heavy requests wait while one part in this many of the deadline, or one full call if that is more, is in flight. Light
+/// requests and joint decisions do not wait. Requests of all connections wait at Redis behind what is in flight.
 const WORK_DEADLINE_DIVISOR: u32 = 8;
 
 /// Maximum work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
@@ -449,10 +449,8 @@ impl Call {
 
     /// The answers to its requests, in the order of [`Self::requests`], from the script's reply.
     pub(in crate::redis) fn answers(&self, reply: &[u8]) -> Vec<Answer> {
-        let unknown =
-            || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
         script_codec::parse_reply(reply, self)
-            .unwrap_or_else(|| vec![Err(unknown()); self.requests])
+            .unwrap_or_else(|| vec![Err(script_codec::unknown_form()); self.requests])
     }
 
     /// Gives each caller that has no answer yet its answer from the script's reply, or the error in its place.

@@ -2,7 +2,8 @@
 //!
 //! Pure: it uses no clock, no task and no Redis. Single requests and batches take turns, and so do the batches, so that a
 //! large batch does not delay others. Requests of one batch go in their order. Heavy requests wait while enough work is
-//! in flight, and delay no others.
+//! in flight, and delay no others. Joint decisions do not wait: their work adds up requests, each evaluated twice, so many
+//! cheap ones would be heavy.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -34,8 +35,8 @@ impl PendingQueue {
         }
     }
 
-    /// Whether there is a call to send beside those in flight. With `small_is_fine`, one request is enough; otherwise the call must
-    /// be full.
+    /// Whether there is a call to send beside those in flight. With `small_is_fine`, one request is enough; otherwise
+    /// [`SCRIPT_NAMES_MAX`] requests must wait. In a Cluster, slots with waiting requests count in their place.
     pub(super) fn is_ready(&self, in_flight: usize, small_is_fine: bool) -> bool {
         match self {
             Self::Whole(queue) => queue.len >= if small_is_fine { 1 } else { SCRIPT_NAMES_MAX },

@@ -15,8 +15,8 @@ pub(in crate::redis) struct ServerInfo {
     last: Mutex<Option<Seen>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 /// What INFO says of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     /// The server's `run_id`, which is new at each start.
     run: String,

@@ -2,11 +2,11 @@
 -- request.lua describes the two ways, and the words used here: group, fingerprint, record, stamp.
 
 --{ general
--- Sets `general` to the function that decides the present group, `joint` to the one that decides requests together, `limits_in`
--- to the one that returns a plan's limits, `undo_charges` to the one that undoes charges, and `undo_joint` to the one that gives
--- back what this call has charged.
-if not general then
-  general, joint, limits_in, undo_charges, undo_joint = (function()
+-- Sets `decide_group` to the function that decides the present group, `decide_joint` to the one that decides requests together,
+-- `limits_of` to the one that returns a plan's limits, `undo_charges` to the one that undoes charges, and `undo_joint` to the
+-- one that gives back what this call has charged.
+if not decide_group then
+  decide_group, decide_joint, limits_of, undo_charges, undo_joint = (function()
 --> general_functions
   end)()
 end
@@ -57,7 +57,7 @@ if alike == JOINT then
   end
 elseif not problem then
   local key = has_packed == 1 and keys[next_packed]
-  local decided, why = pcall(general, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
+  local decided, why = pcall(decide_group, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
   problem = not decided and (type(why) == 'table' and why.err or tostring(why))
 end
 if problem then
@@ -441,5 +441,5 @@ end
 --{ general_functions
 --> general_parts
 --> joint_functions
-return decide_group, decide_joint, limits_of, undo_parts, undo_joint
+return decide_group, decide_joint, limits_of, undo_charges, undo_joint
 --}

@@ -264,8 +264,9 @@ local function undo_joint(charged)
   end
 end
 
--- Charges the requests that fit. Returns their replies; nothing if one of them could not be charged after all, as where two plans
--- of other rates count for one name: a debt that one converted may be a microsecond more to the next.
+-- Charges the requests that fit, and returns their replies. If one cannot be charged after all, undoes the others and returns
+-- the replies of the test, with that denial in its place. That can happen where plans of different rates count for one name: a
+-- converted debt may be a microsecond larger.
 local function charge_joint(parts, tested, charged)
   local replies_of = {}
   for index, part in ipairs(parts) do
@@ -299,7 +300,7 @@ local function charge_joint(parts, tested, charged)
 end
 
 -- Undoes charges of an earlier call, the last one first. Returns their replies, each as of a refund. Errors: some may be undone.
-local function undo_parts(parts)
+local function undo_charges(parts)
   local replies_of, befores = {}, {}
   for index, part in ipairs(parts) do
     local group = group_of(part.name)
@@ -365,7 +366,7 @@ if failed then
   end
   pcall(undo_joint, charged)
 elseif not refused then
-  decided, result = pcall(joint_mode == UNDO and undo_charges or joint, parts, joint_mode ~= 0)
+  decided, result = pcall(joint_mode == UNDO and undo_charges or decide_joint, parts, joint_mode ~= 0)
 end
 local problem = not decided and (type(result) == 'table' and result.err or tostring(result))
 local refusal
@@ -395,7 +396,7 @@ names[name] = names[name] or {
 }
 refused = refused or names[name].problem
 parts[index] = {
-  name = names[name], plan = plan, limits = limits_in(plan), is_shadow = flags % 2 == 1, is_peek = flags % REPEATED > 1,
+  name = names[name], plan = plan, limits = limits_of(plan), is_shadow = flags % 2 == 1, is_peek = flags % REPEATED > 1,
   place = final + 1 + place, cost = cost, fits = false, instants = false, states = false, tested = 0,
 }
 if joint_mode == UNDO then

@@ -137,7 +137,7 @@ impl<R: Read> Lines<R> {
         let last = lines.pop();
         lines.extend(last.filter(|line| self.is_at_end && !line.is_empty()));
         lines.truncate(SAMPLE_LINES_MAX);
-        Ok(lines.into_iter().map(without_return).collect())
+        Ok(lines.into_iter().map(without_carriage_return).collect())
     }
 
     /// Why [`Self::sample`] has no line: a sentence that follows the name of the log.
@@ -177,7 +177,7 @@ impl<R: Read> Lines<R> {
         if is_cut || line.len() > LINE_BYTES_MAX {
             Line::TooLong
         } else {
-            Line::Text(without_return(&self.buffer[line]))
+            Line::Text(without_carriage_return(&self.buffer[line]))
         }
     }
 
@@ -199,7 +199,7 @@ impl<R: Read> Lines<R> {
     }
 }
 
-fn without_return(line: &[u8]) -> &[u8] {
+fn without_carriage_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 

@@ -140,9 +140,9 @@ impl Call {
         reply: &[u8],
     ) -> Vec<Result<HoldAnswer, StoreError>> {
         script_codec::holds::parse_reply(reply, self).unwrap_or_else(|| {
-            let unknown =
-                || StoreError::InvalidReply("the script's reply has an unknown form".to_owned());
-            (0..self.len()).map(|_| Err(unknown())).collect()
+            (0..self.len())
+                .map(|_| Err(script_codec::unknown_form()))
+                .collect()
         })
     }
 

@@ -129,11 +129,11 @@ local function reserve(group, ask)
   if known then
     return 'A', pack('<I7', known.hold and known.hold.expires - now or 0), present(group, ask)
   end
-  local slots, full = slots_of(group, ask), full_for(group, ask)
-  local states, fits = decide_beside(group, ask, not full and (not slots or slots.wait == 0), function(states)
+  local slots, room_wait = slots_of(group, ask), full_for(group, ask)
+  local states, fits = decide_beside(group, ask, not room_wait and (not slots or slots.wait == 0), function(states)
     add_hold(group.notes, hold_of(group, ask, states))
   end)
-  return 'D', pack('<I7', fits and ask.lease or 0), view(group, ask, fits, states, ask.number, fits, full)
+  return 'D', pack('<I7', fits and ask.lease or 0), view(group, ask, fits, states, ask.number, fits, room_wait)
 end
 
 local function charge_once(group, ask)

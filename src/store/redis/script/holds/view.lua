@@ -3,7 +3,7 @@
 -- free I7, when the first and the last lease end I7 I7; when the first lease of the plan ends I7 if too many are open, else 0.
 
 --{ hold_view
--- When each lease ends of a hold that takes a slot, in their order.
+-- The time until the lease ends, of each open hold that takes a slot, ascending.
 local function slot_ends(notes)
   local ends = {}
   for _, hold in ipairs(holds_of(notes)) do
@@ -16,7 +16,7 @@ local function slot_ends(notes)
 end
 
 -- Whether what is told of a plan is so of its open holds: none has expired. end_due() leaves only holds of other plans, which release.
-local function is_whole(plan)
+local function none_expired(plan)
   return plan.count == 0 or plan.first > now
 end
 
@@ -26,7 +26,7 @@ local function open_holds(notes, matches)
   local open, first, last = 0, nil, 0
   for _, plan in ipairs(notes.plans) do
     if plan.count > 0 and matches(plan) then
-      if is_whole(plan) then
+      if none_expired(plan) then
         open, first, last = open + plan.count, math.min(first or plan.first, plan.first), max(last, plan.last)
       else
         for _, hold in ipairs(holds_of(notes)) do
@@ -99,15 +99,15 @@ local function first_release(group, ask)
   return least or 0
 end
 
--- Packs where a key stands. `cost` and `charged` are those of the readings.
-local function view(group, ask, fits, states, cost, charged, full)
+-- Packs where a key stands. `cost` and `charged` are those of the readings; `room_wait` is that of full_for().
+local function view(group, ask, fits, states, cost, charged, room_wait)
   local told = reply_of(fits, states, readings_of(states, cost, charged))
   told = told .. pack('<I7', fits and 0 or first_release(group, ask))
   local slots = slots_of(group, ask)
   if slots then
     told = told .. pack('<I2I7I7I7', slots.open, slots.wait, slots.first, slots.last)
   end
-  return told .. pack('<I7', full or 0)
+  return told .. pack('<I7', room_wait or 0)
 end
 
 -- For a call that is allowed.
@@ -119,11 +119,11 @@ end
 local function peek(group, ask, cost)
   local states, fits = evaluate_all(ask.limits, group.records, group.logs, nil, cost)
   local slots = slots_of(group, ask)
-  local full = slots and full_for(group, ask)
+  local room_wait = slots and full_for(group, ask)
   for index, state in ipairs(states) do
     state.begins = ask.begun[index]
   end
-  fits = fits and (not slots or slots.wait == 0) and not full
-  return view(group, ask, fits, states, cost, false, full)
+  fits = fits and (not slots or slots.wait == 0) and not room_wait
+  return view(group, ask, fits, states, cost, false, room_wait)
 end
 --}
