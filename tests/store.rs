@@ -15,6 +15,7 @@ mod holds;
 mod holds_cost;
 mod holds_redis;
 mod joint;
+mod joint_holds;
 mod joint_slots;
 mod key_prefix;
 mod logs;

@@ -130,6 +130,18 @@ pub struct Verdict {
     pub release_in_us: u64,
 }
 
+impl Verdict {
+    /// What a plan answers that has no limit of units.
+    pub fn passing_no_limit() -> Self {
+        Self {
+            fits: true,
+            readings: SmallVec::new(),
+            blocks: None,
+            release_in_us: 0,
+        }
+    }
+}
+
 /// Whether a call may take what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {

@@ -248,6 +248,29 @@ impl RedisStore {
         }
     }
 
+    /// Decides checks together that no holds concern.
+    async fn decide_joint_plainly(
+        &self,
+        checks: &[Check],
+        deadline: Duration,
+    ) -> Result<Vec<Verdict>, JointFailure> {
+        let until = monotonic() + deadline;
+        let charges = has_charges(checks);
+        let requests = checks.iter().map(|check| {
+            let request = ScriptRequest::new(check, &self.key_prefix, until);
+            let takes_nothing = charges && check.mode == Mode::Peek;
+            request
+                .jointly(Purpose::Whole)
+                .taking_nothing(takes_nothing)
+        });
+        match &self.servers {
+            Servers::One(node) => Ok(node.decide_joint(requests.collect(), deadline).await?),
+            Servers::Many(cluster) => {
+                Box::pin(cluster.decide_joint(requests.collect(), until, deadline)).await
+            }
+        }
+    }
+
     /// Undoes charges, for tests: a Cluster does this by itself where a joint decision is denied after some of its names were charged.
     /// Each check has the instants of [`tollgate_core::algorithm::undo_instants`]. All are of one slot. Returns what refunds do.
     pub async fn undo(
@@ -454,6 +477,10 @@ impl RedisNode {
 
 impl Store for RedisStore {
     async fn decide_one(&self, check: &Check, StoreDeadline(deadline): StoreDeadline) -> Answer {
+        if check.plan.limits().is_empty() {
+            // A plan that counts open holds alone: such a check takes no slot, and gives none back.
+            return Ok(Verdict::passing_no_limit());
+        }
         if holds::concern(check) {
             return Box::pin(self.decide_beside_holds(check, deadline)).await;
         }
@@ -476,21 +503,10 @@ impl Store for RedisStore {
         checks: &[Check],
         StoreDeadline(deadline): StoreDeadline,
     ) -> Result<Vec<Verdict>, JointFailure> {
-        let until = monotonic() + deadline;
-        let charges = has_charges(checks);
-        let requests = checks.iter().map(|check| {
-            let request = ScriptRequest::new(check, &self.key_prefix, until);
-            let takes_nothing = charges && check.mode == Mode::Peek;
-            request
-                .jointly(Purpose::Whole)
-                .taking_nothing(takes_nothing)
-        });
-        match &self.servers {
-            Servers::One(node) => Ok(node.decide_joint(requests.collect(), deadline).await?),
-            Servers::Many(cluster) => {
-                Box::pin(cluster.decide_joint(requests.collect(), until, deadline)).await
-            }
+        if checks.iter().any(holds::concern) {
+            return Box::pin(self.decide_joint_beside_holds(checks, deadline)).await;
         }
+        self.decide_joint_plainly(checks, deadline).await
     }
 
     async fn decide_hold(

@@ -129,8 +129,10 @@ impl Shard {
             Ok(())
         };
         let has_blocks = check.plan.has_blocks();
-        let beside_holds = (check.plan.releases_holds() || check.mode == Mode::Refund)
-            .then(|| self.before_beside_holds(found, call, &mut checked_out.states));
+        let beside_holds = (check.plan.releases_holds() || check.mode == Mode::Refund).then(|| {
+            let tested = (call, check.cost.units());
+            self.before_beside_holds(found, tested, &mut checked_out.states)
+        });
         let mut verdict = reserved.map(|()| {
             let states = &mut checked_out.states;
             if has_blocks {
@@ -183,7 +185,7 @@ impl Shard {
         let beside_holds = check
             .plan
             .releases_holds()
-            .then(|| self.before_beside_holds(found, call, &mut checked_out.states));
+            .then(|| self.before_beside_holds(found, (call, tested), &mut checked_out.states));
         let states = &checked_out.states;
         let mut verdict = algorithm::test(limits, states, now_us, tested, check.mode);
         verdict.fits &= tested == sum.units();

@@ -14,9 +14,12 @@ use super::batcher::call::{HoldAnswer, ScriptRequest};
 use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
-use crate::{Check, HoldCheck, LeaseCheck, StoreError};
-use tollgate_core::algorithm::holds::{EndedHolds, HoldVerdict, LeaseVerdict, NoteFigures};
-use tollgate_core::algorithm::{Algorithm, Mode};
+use crate::{Check, HoldCheck, JointFailure, LeaseCheck, StoreError, adds_up, all_fit};
+use tollgate_core::algorithm::holds::{
+    EndedHolds, HoldCall, HoldVerdict, IfUnknown, LeaseVerdict, NoteFigures,
+};
+use tollgate_core::algorithm::{Algorithm, Mode, Verdict};
+use tollgate_core::joint::Sums;
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
@@ -133,6 +136,88 @@ impl RedisStore {
             }
         });
         join_all(answers).await
+    }
+
+    /// Decides checks together of which holds concern some: once more where holds that are over may be what denies them. Where a denial
+    /// may begin a block, holds are ended first. Verdicts that deny tell when the next lease ends.
+    pub(super) async fn decide_joint_beside_holds(
+        &self,
+        checks: &[Check],
+        deadline: Duration,
+    ) -> Result<Vec<Verdict>, JointFailure> {
+        let until = monotonic() + deadline;
+        let left = || until.saturating_duration_since(monotonic());
+        let mut fit = vec![false; checks.len()];
+        if !checks.iter().any(|check| check.plan.has_blocks()) {
+            let verdicts = self.decide_joint_plainly(checks, deadline).await?;
+            if all_fit(checks, &verdicts) {
+                return Ok(verdicts);
+            }
+            fit = verdicts.iter().map(|verdict| verdict.fits).collect();
+        }
+        let denied = checks.iter().zip(fit).filter(|(_, fits)| !fits);
+        let concerned = denied
+            .map(|(check, _)| check)
+            .filter(|check| concern(check));
+        self.end_due(concerned, left()).await?;
+        let mut verdicts = self.decide_joint_plainly(checks, left()).await?;
+        if !all_fit(checks, &verdicts) {
+            self.tell_releases(checks, &mut verdicts, left()).await?;
+        }
+        Ok(verdicts)
+    }
+
+    /// Ends the holds of these checks' plans that are over.
+    async fn end_due(
+        &self,
+        checks: impl Iterator<Item = &Check>,
+        deadline: Duration,
+    ) -> Result<(), StoreError> {
+        let ended = checks.map(|check| async move {
+            // Whatever a call about holds does, it ends these first. There is no hold without an id.
+            let nothing = HoldCheck {
+                key: check.key.clone(),
+                plan: check.plan.clone(),
+                id: Box::default(),
+                call: HoldCall::Settle {
+                    actual: None,
+                    if_unknown: IfUnknown::Ignore,
+                },
+            };
+            self.ask_for_hold(&nothing, deadline).await
+        });
+        let ended: Result<Vec<_>, _> = join_all(ended).await.into_iter().collect();
+        ended.map(|_| ())
+    }
+
+    /// Sets in each verdict that denies when the next lease ends whose units come back.
+    async fn tell_releases(
+        &self,
+        checks: &[Check],
+        verdicts: &mut [Verdict],
+        deadline: Duration,
+    ) -> Result<(), StoreError> {
+        let mut sums = Sums::default();
+        let asked = checks.iter().zip(verdicts).map(|(check, verdict)| {
+            let (counts_as, key) = (&check.plan.counts_as, &check.key);
+            let tested = Check {
+                cost: sums.tested_cost(counts_as, key, check.cost),
+                mode: Mode::Peek,
+                ..check.clone()
+            };
+            if (verdict.fits || !check.plan.shadow) && adds_up(check, checks) {
+                sums.add(counts_as, key, check.cost);
+            }
+            async move {
+                if !verdict.fits && concern(check) {
+                    let alone = self.decide_after_ends(&tested, deadline).await?;
+                    verdict.release_in_us = alone.release_in_us;
+                }
+                Ok(())
+            }
+        });
+        let asked: Vec<_> = asked.collect();
+        join_all(asked).await.into_iter().collect()
     }
 
     /// Decides it once the holds of its plan that are over have ended.

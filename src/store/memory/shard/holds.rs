@@ -210,13 +210,13 @@ impl Shard {
         }
     }
 
-    /// Before a request without an id: ends the holds of its plan that have expired, if it would be denied else. Returns the states to
-    /// put back where it is a peek, and those before a refund.
+    /// Before a request without an id that is tested with so many units: ends the holds of its plan that have expired, if it would be
+    /// denied else. Returns the states to put back where it is a peek, and those before a refund.
     #[cold]
     pub(super) fn before_beside_holds(
         &mut self,
         found: Option<Handle>,
-        call: NamedCheck<'_>,
+        (call, tested): (NamedCheck<'_>, u64),
         states: &mut FormerStates,
     ) -> Option<FormerStates> {
         let NamedCheck { check, now_us, .. } = call;
@@ -224,10 +224,10 @@ impl Shard {
         if check.mode == Mode::Refund {
             return Some(states.clone());
         }
-        let (limits, cost) = (check.plan.limits(), check.cost.units());
+        let limits = check.plan.limits();
         let notes = self.notes.get(index)?;
         let is_due = notes.has_units_due(&check.plan, now_us);
-        if !is_due || algorithm::test(limits, states, now_us, cost, check.mode).fits {
+        if !is_due || algorithm::test(limits, states, now_us, tested, check.mode).fits {
             return None;
         }
         let is_peek = check.mode == Mode::Peek;
