@@ -1,7 +1,7 @@
 //! Holds, records and requests with an id, through gRPC and the real program.
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
-use tollgate::grpc::pb::{self, HoldState, Outcome, SettleOutcome};
+use tollgate::grpc::pb::{self, DecidedBy, HoldState, Outcome, SettleOutcome};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -17,6 +17,7 @@ plans:
   mixed: { limits: [ { quota: 10, window: 1m }, { quota: 2, algorithm: concurrency } ] }
   login: { limits: [ { quota: 5, window: 15m, block: 1h } ] }
   shadow: { limits: [ { quota: 5, window: 1m } ], shadow: true }
+  estimate: { limits: [ { quota: 10, window: 1h, algorithm: sliding_counter } ] }
   free: { unlimited: true }
 ";
 
@@ -128,6 +129,8 @@ with_both_stores!(
     plans_without_limits_and_in_shadow_mode_hold_nothing_that_they_deny,
     plans_tell_their_holds_and_metrics_count_them,
     operators_see_open_holds_and_known_ids,
+    the_greatest_numbers_are_counted_and_drag_no_other_request_along,
+    operators_see_the_slots_of_a_plan_that_counts_nothing_else,
 );
 
 async fn tokens_are_reserved_and_settled_as_the_example_says(mut world: World) {
@@ -450,6 +453,47 @@ async fn plans_tell_their_holds_and_metrics_count_them(mut world: World) {
         let name = format!("tollgate_hold_units_total{{plan=\"tokens\",kind=\"{kind}\"}}");
         assert_eq!(scrape.value(&name), units, "{kind}");
     }
+}
+
+async fn the_greatest_numbers_are_counted_and_drag_no_other_request_along(mut world: World) {
+    // Units times microseconds are more than 2^64.
+    let recorded = world.record("estimate", "r", 1_000_000_000_000).await;
+    assert_eq!(of_answer(recorded.answer.as_ref()), (false, Some(0)));
+    let peeked = world.peek("estimate").await;
+    assert_eq!(peeked.decided_by(), DecidedBy::Store);
+    // One of slots does not look at the cost.
+    for repeated in [false, true] {
+        let reserved = world.reserve("jobs", "a", u64::MAX).await;
+        assert_eq!((reserved.held, reserved.is_repeated), (true, repeated));
+    }
+    for id in ["b", "c", "d", "e"] {
+        assert!(world.reserve("jobs", id, u64::MAX).await.held);
+    }
+    let full = world.reserve("jobs", "f", u64::MAX).await.answer.unwrap();
+    assert_eq!((full.allowed, full.decided_by()), (false, DecidedBy::Store));
+}
+
+async fn operators_see_the_slots_of_a_plan_that_counts_nothing_else(mut world: World) {
+    world.reserve("jobs", "a", 1).await;
+    let (key, plan) = ("acme".to_owned(), "jobs".to_owned());
+    let explain = pb::ExplainRequest {
+        key: key.clone(),
+        plan: plan.clone(),
+        ..Default::default()
+    };
+    let admin = &mut world.fixture.admin;
+    let explained = admin.explain(explain).await.unwrap().into_inner();
+    assert_eq!((explained.limits.len(), explained.limits[0].used), (1, 1));
+    let told = "is allowed: in limit concurrency, which binds, 1 of 5 slots are taken and 4 can be taken now";
+    assert!(explained.sentence.contains(told), "{}", explained.sentence);
+    let refund = pb::RefundRequest {
+        key,
+        plan,
+        cost: Some(1),
+        ..Default::default()
+    };
+    let refunded = admin.refund(refund).await.unwrap().into_inner();
+    assert_eq!(refunded.refunded, 0);
 }
 
 async fn operators_see_open_holds_and_known_ids(mut world: World) {

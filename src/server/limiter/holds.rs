@@ -15,7 +15,7 @@ use tollgate_core::algorithm::holds::{
 };
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus};
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Plan, Rule};
+use tollgate_core::plan::{Plan, QUOTA_MAX, Rule};
 use tollgate_store::{Check, HoldCheck, Store, StoreError};
 
 /// Time after which no further request of a batch with ids is asked of the store. Each of them is a call of its own.
@@ -112,7 +112,8 @@ impl<S: Store> Limiter<S> {
         let ttl_us = plan.holds.lease_us(ttl);
         // A plan without limits holds nothing, so that it may be switched while calls run.
         let ttl_us = if counts(plan) { ttl_us? } else { 0 };
-        let cost = found.check.cost.units();
+        // No limit of units lets more pass, and one of slots does not look at it.
+        let cost = found.check.cost.units().min(QUOTA_MAX);
         let call = HoldCall::Reserve { cost, ttl_us };
         let plans = found.counted_in(&worker_plans);
         self.decide_by_id((plans, &found), (id, call), caller).await
@@ -289,7 +290,9 @@ impl<S: Store> Limiter<S> {
             return Ok(decision);
         }
         let cost = found.check.cost;
-        let call = HoldCall::Peek { cost: cost.units() };
+        let call = HoldCall::Peek {
+            cost: cost.units().min(QUOTA_MAX),
+        };
         let check = hold_check(found, None, call);
         let (answer, took) = self.ask_about_holds(&check, caller).await?;
         match answer {

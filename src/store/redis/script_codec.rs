@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::batcher::call::{Call, CallPlan, Group, Purpose, ScriptRequest};
 use crate::StoreError;
-use tollgate_core::algorithm::{Algorithm, BlockReading, Mode, Reading, Verdict};
+use tollgate_core::algorithm::{Algorithm, BlockReading, Mode, Reading, UNITS_MAX, Verdict};
 use tollgate_core::plan::{BLOCK_MAX, Limit};
 
 /// Bytes of a number in a reading, and of a limit's numbers.
@@ -421,11 +421,7 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
         Algorithm::SlidingCounter => {
             let (current, previous, elapsed_us) = (number()?, number()?, number()?);
             // The code that computes an answer from the reading relies on both, or would overflow.
-            let sound = elapsed_us < limit.window_us()
-                && current
-                    .max(previous)
-                    .checked_mul(limit.window_us())
-                    .is_some();
+            let sound = elapsed_us < limit.window_us() && current.max(previous) <= UNITS_MAX;
             return sound.then_some(Reading::Counter {
                 current,
                 previous,
