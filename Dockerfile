@@ -22,6 +22,6 @@ COPY --from=build /src/target/release/tollgate /tollgate
 ENV MIMALLOC_ARENA_EAGER_COMMIT=0
 USER 65532:65532
 EXPOSE 50051
-# For gRPC at the usual port without TLS. For another address or TLS: --health-cmd, with the flags of `tollgate health --help`.
+# For gRPC at the usual port without TLS. For another address or TLS: docs/cli.md, `tollgate health`.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/tollgate", "health", "--timeout", "2s"]
 ENTRYPOINT ["/tollgate"]

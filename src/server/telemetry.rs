@@ -90,7 +90,7 @@ fn filter(level: &str) -> Result<Targets, String> {
             .is_some_and(|level| level.parse::<LevelFilter>().is_ok())
     });
     let filter = level.parse::<Targets>().ok().filter(|_| sound).ok_or_else(|| {
-        format!("--log-level is {level:?}; it must be error, warn, info, debug or trace, or per module, such as info,fred=debug")
+        format!("--log-level is {level:?}; it must be error, warn, info, debug, trace or off, or per module, such as info,tollgate_store=debug")
     })?;
     // fred logs each attempt to connect. The store itself logs what operators need of it.
     let filter = if level.contains("fred") {

@@ -79,7 +79,7 @@ fn nonsense_on_the_command_line_ends_with_2_and_a_sentence() {
     assert_fails(
         &["--log-level", "loud"],
         2,
-        "must be error, warn, info, debug or trace",
+        "must be error, warn, info, debug, trace or off",
     );
     assert_fails(
         &["--set", "workers=1025"],

@@ -46,10 +46,7 @@ impl Haproxy {
         std::fs::write(&script, lua).unwrap();
         let address = format!("127.0.0.1:{}", free_port());
         let changes = [
-            (
-                "lua-load-per-thread tollgate.lua",
-                format!("lua-load-per-thread {}", script.display()),
-            ),
+            ("/etc/haproxy/tollgate.lua", script.display().to_string()),
             ("bind :8000", format!("bind {address}")),
             (
                 "127.0.0.1 8080 free",
@@ -70,6 +67,7 @@ impl Haproxy {
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new("haproxy");
         command
+            .current_dir("/")
             .arg("-db")
             .arg("-f")
             .arg(&file)

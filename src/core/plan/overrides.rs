@@ -270,7 +270,10 @@ fn place_of(plan: &Plan, quota: &LimitQuota, field: &str) -> Result<usize, Overr
             .iter()
             .map(|limit| format!("{:?}", limit.name()))
             .collect();
-        names.join(", ")
+        match names.is_empty() {
+            true => "no limit of units, and an override changes no other".to_owned(),
+            false => names.join(", "),
+        }
     };
     let (field, problem, fault) = match &quota.name {
         None if limits.len() == 1 => return Ok(0),

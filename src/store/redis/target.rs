@@ -453,6 +453,13 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+impl RedisTarget {
+    fn write_database(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.database
+            .map_or(Ok(()), |database| write!(out, "/{database}"))
+    }
+}
+
 /// Shows no users and passwords, so it may be logged.
 impl fmt::Display for RedisTarget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -475,15 +482,12 @@ impl fmt::Display for RedisTarget {
             Topology::Alone(ServerAddress::Tcp(address)) => write!(out, "{family}://{address}")?,
             Topology::Cluster(nodes) => write!(out, "{family}-cluster://{}", list(nodes))?,
             Topology::Sentinel(Sentinels { nodes, service, .. }) => {
-                write!(
-                    out,
-                    "{family}-sentinel://{}?sentinelServiceName={service}",
-                    list(nodes)
-                )?;
+                write!(out, "{family}-sentinel://{}", list(nodes))?;
+                self.write_database(out)?;
+                return write!(out, "?sentinelServiceName={service}");
             }
         }
-        self.database
-            .map_or(Ok(()), |database| write!(out, "/{database}"))
+        self.write_database(out)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Output and input of the command line. Error messages and input wait for a limited time: a pipe may have no reader or writer,
 //! and the process must still end.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -11,11 +11,15 @@ pub(super) use tollgate_server::standard_error::{fail, tell};
 /// Longest that a config may take to arrive on standard input.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Prints a line to standard output. Errors: the exit code, after the reason was printed to standard error.
+/// Prints a line to standard output. Errors: the exit code, after the reason was printed to standard error. A reader that has read
+/// enough, as `head` does, is no reason to print.
 pub(super) fn print(text: &str) -> Result<(), ExitCode> {
     let mut output = io::stdout();
     let printed = writeln!(output, "{text}").and_then(|()| output.flush());
-    printed.map_err(|error| fail(1, &format!("standard output cannot be written to: {error}")))
+    printed.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        _ => fail(1, &format!("standard output cannot be written to: {error}")),
+    })
 }
 
 /// Reads all of standard input, which must be UTF-8 of at most `bytes_max` bytes. Errors: a sentence.

@@ -28,7 +28,7 @@ fn every_form_is_accepted_and_shown_without_its_passwords() {
         ),
         (
             "rediss-sentinel://canary:canary@a/2?sentinelServiceName=m&node=b:7&node=[::1]:8&sentinelPassword=canary",
-            "rediss-sentinel://a:26379,b:7,[::1]:8?sentinelServiceName=m/2",
+            "rediss-sentinel://a:26379,b:7,[::1]:8/2?sentinelServiceName=m",
         ),
         (
             "valkey-cluster://canary:canary@a:1?node=b:2&node=a:1",
