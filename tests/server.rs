@@ -14,6 +14,7 @@ mod explain;
 mod gateways;
 mod gateways_customers;
 mod grpc;
+mod hold_moves;
 mod hold_streams;
 mod holds;
 mod http;

@@ -431,7 +431,7 @@ impl<S: Store> Limiter<S> {
         started_at: Instant,
     ) -> Option<CallerDeadline> {
         let now = self.common.clock.monotonic();
-        Some(caller?.after(now.saturating_duration_since(started_at)))
+        Some(caller?.reduced_by(now.saturating_duration_since(started_at)))
     }
 
     /// How long a request may wait, if its caller's deadline comes before the store's.

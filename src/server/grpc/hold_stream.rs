@@ -428,6 +428,7 @@ async fn reserve<S: Store>(
     let ask = Ask {
         key: key.clone(),
         plan: plan.clone(),
+        decided_by: reserved.plan.clone(),
         id: id.clone(),
         call: LeaseCall::Take { ttl_us, is_new },
     };
@@ -458,7 +459,7 @@ async fn reserve<S: Store>(
     let lease = NewLease {
         name,
         plan,
-        decided_by: reserved.plan.name.clone(),
+        decided_by: reserved.plan.clone(),
         ttl_us,
         ends,
         tag,

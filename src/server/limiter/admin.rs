@@ -74,7 +74,7 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<Refunded, AdminError> {
         let worker_plans = self.worker.worker_plans();
-        let asked = plan_with_limits(&worker_plans.snapshot, plan)?;
+        let asked = plan_of_name(&worker_plans.snapshot, plan)?;
         let (_, plan) = worker_plans.decides(asked, &key, &mut FoundBy::default());
         let plan = counting(plan)?.clone();
         // No limit counts more than this.
@@ -115,9 +115,15 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<bool, AdminError> {
         let worker_plans = self.worker.worker_plans();
-        let asked = plan_with_limits(&worker_plans.snapshot, plan)?;
+        let asked = plan_of_name(&worker_plans.snapshot, plan)?;
         let (_, plan) = worker_plans.decides(asked, &key, &mut FoundBy::default());
-        let groups = BTreeSet::from([asked.1.counts_as.clone(), plan.counts_as.clone()]);
+        let counted = [asked.1, plan]
+            .into_iter()
+            .filter(|plan| counting(plan).is_ok());
+        let groups: BTreeSet<Arc<str>> = counted.map(|plan| plan.counts_as.clone()).collect();
+        if groups.is_empty() {
+            return Err(AdminError::NothingCounted(asked.1.name.clone()));
+        }
         let (deadline, started) = (self.admin_deadline(), self.common.clock.monotonic());
         let mut existed = false;
         let subjects = groups
@@ -184,14 +190,13 @@ fn subjects_of(snapshot: &PlanSnapshot, counts_as: &Arc<str>, key: &Key) -> Vec<
     log_windows.into_iter().map(subject).collect()
 }
 
-/// The plan of this name and its index, if it has limits.
-fn plan_with_limits<'a>(
+/// The plan of this name and its index.
+fn plan_of_name<'a>(
     snapshot: &'a PlanSnapshot,
     plan: &str,
 ) -> Result<(usize, &'a Arc<Plan>), AdminError> {
     let found = snapshot.plans().find(plan);
-    let (index, plan) = found.map_err(|unknown| snapshot.plans().suggest(unknown))?;
-    Ok((index, counting(plan)?))
+    Ok(found.map_err(|unknown| snapshot.plans().suggest(unknown))?)
 }
 
 /// The plan, if it counts anything.

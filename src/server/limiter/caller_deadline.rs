@@ -41,7 +41,7 @@ impl CallerDeadline {
     }
 
     /// What is left of it when this time has passed.
-    pub(super) fn after(self, took: Duration) -> Self {
+    pub(super) fn reduced_by(self, took: Duration) -> Self {
         Self(self.0.saturating_sub(took))
     }
 
@@ -76,7 +76,7 @@ pub(super) async fn within_deadline<T>(
 }
 
 /// What several answers of the store make together, or an error if the caller's deadline comes first.
-pub(super) async fn before<T>(
+pub(super) async fn in_caller_time<T>(
     caller: Option<CallerDeadline>,
     answers: impl Future<Output = T>,
 ) -> Result<T, CallerDeadlinePassed> {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::admin::AdminError;
 use super::caller_deadline::CallerDeadline;
-use super::caller_deadline::before;
+use super::caller_deadline::in_caller_time;
 use super::{FoundBy, KeyHash, Limiter, PlanSnapshot, counted, note};
 use tollgate_core::algorithm::holds::{HoldCall, NoteFigures};
 use tollgate_core::algorithm::{Mode, RELEASES_MAX, Reading, Release, release_costs, releases};
@@ -110,7 +110,7 @@ impl<S: Store> Limiter<S> {
             return Ok(by_plan(next));
         }
         let read = self.explain_read(&check, self.admin_deadline());
-        match before(caller, read).await? {
+        match in_caller_time(caller, read).await? {
             Ok((next, limits, candidate, figures)) => {
                 let names = self.names_of_holds(&check, &figures);
                 let mut explained = Explanation {

@@ -115,8 +115,8 @@ impl<S: Store> Limiter<S> {
         // No limit of units lets more pass, and one of slots does not look at it.
         let cost = found.check.cost.units().min(QUOTA_MAX);
         let call = HoldCall::Reserve { cost, ttl_us };
-        let plans = found.counted_in(&worker_plans);
-        self.decide_by_id((plans, &found), (id, call), caller).await
+        self.decide_by_id((&worker_plans, found), (id, call), caller)
+            .await
     }
 
     /// Decides a check that may be sent again under this id.
@@ -131,8 +131,7 @@ impl<S: Store> Limiter<S> {
         let call = HoldCall::Charge {
             cost: found.check.cost.units(),
         };
-        let plans = found.counted_in(&worker_plans);
-        let decided = self.decide_by_id((plans, &found), (id, call), caller);
+        let decided = self.decide_by_id((&worker_plans, found), (id, call), caller);
         let Reserved { decision, plan, .. } = decided.await?;
         Ok((decision, plan))
     }
@@ -193,7 +192,7 @@ impl<S: Store> Limiter<S> {
         (id, actual, if_unknown): (RequestId, Option<u64>, IfUnknown),
         caller: Option<CallerDeadline>,
     ) -> Result<SettledHold, Refusal> {
-        let (_, found) = self.find_for_holds(peek_check(key, plan))?;
+        let (worker_plans, mut found) = self.find_for_holds(peek_check(key, plan))?;
         if !counts(&found.check.plan) {
             return Ok(nothing_settled(
                 self.without_limits(&found),
@@ -201,7 +200,8 @@ impl<S: Store> Limiter<S> {
             ));
         }
         let call = HoldCall::Settle { actual, if_unknown };
-        let verdict = self.confirm(&found, (Some(id), call), caller).await?;
+        let found_in = (&*worker_plans, &mut found);
+        let verdict = self.confirm(found_in, (Some(id), call), caller).await?;
         let HoldEvent::Settled(settlement) = verdict.event else {
             return Err(Refusal::not_understood());
         };
@@ -226,7 +226,7 @@ impl<S: Store> Limiter<S> {
         (id, ttl): (RequestId, Option<Duration>),
         caller: Option<CallerDeadline>,
     ) -> Result<Extended, Refusal> {
-        let (_, found) = self.find_for_holds(peek_check(key, plan))?;
+        let (worker_plans, mut found) = self.find_for_holds(peek_check(key, plan))?;
         if !counts(&found.check.plan) {
             return Ok(Extended {
                 state: HoldState::Unknown,
@@ -235,7 +235,8 @@ impl<S: Store> Limiter<S> {
         }
         let ttl_us = found.check.plan.holds.lease_us(ttl)?;
         let call = HoldCall::Extend { ttl_us };
-        let verdict = self.confirm(&found, (Some(id), call), caller).await?;
+        let found_in = (&*worker_plans, &mut found);
+        let verdict = self.confirm(found_in, (Some(id), call), caller).await?;
         match verdict.event {
             HoldEvent::Extended {
                 state,
@@ -255,7 +256,7 @@ impl<S: Store> Limiter<S> {
         id: Option<RequestId>,
         caller: Option<CallerDeadline>,
     ) -> Result<Recorded, Refusal> {
-        let (worker_plans, found) = self.find_for_holds(check)?;
+        let (worker_plans, mut found) = self.find_for_holds(check)?;
         let plan = found.check.plan.clone();
         if !counts(&plan) {
             let decision = self.without_limits(&found);
@@ -265,8 +266,10 @@ impl<S: Store> Limiter<S> {
             return Err(Refusal::NothingToRecord(plan.name.clone()));
         }
         let cost = found.check.cost.units();
-        let verdict = self.confirm(&found, (id, HoldCall::Record { cost }), caller);
+        let found_in = (&*worker_plans, &mut found);
+        let verdict = self.confirm(found_in, (id, HoldCall::Record { cost }), caller);
         let verdict = verdict.await?;
+        let plan = found.check.plan.clone();
         let mut decision = self.decision(&found, &verdict.view, Cost::ONE);
         decision.is_repeated = matches!(verdict.event, HoldEvent::Repeated { .. });
         self.common.blocks.record(&plan, &decision);
@@ -322,26 +325,29 @@ impl<S: Store> Limiter<S> {
     /// A reserve, or a charge with an id. A store that fails is answered for by the plan's policy.
     async fn decide_by_id(
         &self,
-        (plans, found): (CountedPlan<'_>, &Found),
+        (worker_plans, mut found): (&WorkerPlans, Found),
         (id, call): (RequestId, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<Reserved, Refusal> {
-        let plan = found.check.plan.clone();
-        let without_hold = |decision| Reserved {
+        let without_hold = |decision, found: Found| Reserved {
             decision,
-            plan: plan.clone(),
+            plan: found.check.plan,
             expires_in_us: None,
         };
+        let plans = found.counted_in(worker_plans);
         if let Some(decision) = self.decide_without_store(plans, &found.check, None) {
-            return Ok(without_hold(decision));
+            return Ok(without_hold(decision, found));
         }
-        let (answer, took) = self.ask_for_hold(found, (Some(id), call), caller).await?;
+        let found_in = (worker_plans, &mut found);
+        let asked = self.ask_for_hold(found_in, (Some(id), call), caller);
+        let (answer, took) = asked.await?;
+        let plans = found.counted_in(worker_plans);
         let verdict = match answer {
             Ok(verdict) => verdict,
             Err(error) => {
                 let answer = StoreAnswer::alone(Err(error));
                 let decided = self.decide_by_answer(plans, &found.check, &answer, (None, took));
-                return decided.map(without_hold);
+                return decided.map(|decision| without_hold(decision, found));
             }
         };
         let (expires_in_us, is_repeated) = match verdict.event {
@@ -349,6 +355,7 @@ impl<S: Store> Limiter<S> {
             HoldEvent::Repeated { expires_in_us } => (expires_in_us, true),
             _ => return Err(Refusal::not_understood()),
         };
+        let plan = found.check.plan.clone();
         let decision = verdict.view.decision(&plan, found.check.cost);
         let mut decision = decision.shadowed_if(plan.shadow);
         decision.is_repeated = is_repeated;
@@ -363,7 +370,7 @@ impl<S: Store> Limiter<S> {
     /// Carries out a call that no policy answers. Errors: as for [`Self::ask_for_hold`], or the store did not confirm.
     async fn confirm(
         &self,
-        found: &Found,
+        found: (&WorkerPlans, &mut Found),
         call: (Option<RequestId>, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<HoldVerdict, Refusal> {
@@ -377,16 +384,27 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Asks the store, and counts what happened to holds. Returns its answer and how long that took. Errors: the id is known for another
+    /// Asks the store, and counts what happened to holds. Returns its answer and how long that took. Where the id is known under another
+    /// plan that counts as this one, since an override came or went, that plan is found and asked. Errors: the id is known for another
     /// call, or the caller's deadline passed.
     async fn ask_for_hold(
         &self,
-        found: &Found,
+        (worker_plans, found): (&WorkerPlans, &mut Found),
         (id, call): (Option<RequestId>, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<(Result<HoldVerdict, StoreError>, Duration), Refusal> {
-        let (plan, check) = (&found.check.plan, hold_check(found, id, call));
-        let (answer, took) = self.ask_about_holds(&check, caller).await?;
+        let mut check = hold_check(found, id, call);
+        let (mut answer, mut took) = self.ask_about_holds(&check, caller).await?;
+        if let Ok(verdict) = &answer
+            && let HoldEvent::Refused(known) = &verdict.event
+            && found.moves_to(worker_plans, (&known.plan, &call))
+        {
+            check.plan = found.check.plan.clone();
+            let caller = caller.map(|caller| caller.reduced_by(took));
+            let again = self.ask_about_holds(&check, caller).await?;
+            (answer, took) = (again.0, took + again.1);
+        }
+        let plan = &found.check.plan;
         if let Ok(verdict) = &answer {
             self.common.holds.record(&plan.name, &call, verdict);
             if gave_back(verdict) {
@@ -437,6 +455,28 @@ impl<S: Store> Limiter<S> {
         let mut decision = by_plan.unwrap_or_else(super::fail_open);
         super::note(found.found_by, plan, &mut decision);
         decision
+    }
+}
+
+impl Found {
+    /// Makes this plan the one that was found, where an id is known under it, and an override led to the other, or the call ends or
+    /// prolongs a hold. Returns whether it is one of the same count.
+    fn moves_to(&mut self, worker_plans: &WorkerPlans, (plan, call): (&str, &HoldCall)) -> bool {
+        let is_of_hold = matches!(call, HoldCall::Settle { .. } | HoldCall::Extend { .. });
+        let may_move = is_of_hold || self.found_by.overridden.is_some();
+        match worker_plans.snapshot.plans().find(plan) {
+            Ok((index, plan))
+                if may_move
+                    && plan.name != self.check.plan.name
+                    && plan.counts_as == self.check.plan.counts_as =>
+            {
+                (self.plan_index, self.check.plan) = (index, plan.clone());
+                // The request may have named it.
+                (self.found_by.is_other, self.found_by.overridden) = (true, None);
+                true
+            }
+            _ => false,
+        }
     }
 }
 

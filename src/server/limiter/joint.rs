@@ -205,7 +205,7 @@ impl<S: Store> Limiter<S> {
         // A candidate's answer that is too late for the caller is not counted. The decision is told all the same.
         let _ = match wait_for {
             WaitFor::Caller(caller) => {
-                let caller = caller.map(|caller| caller.after(took));
+                let caller = caller.map(|caller| caller.reduced_by(took));
                 within_deadline(caller, left, candidates).await
             }
             WaitFor::Proxy(limit) => {

@@ -13,6 +13,7 @@ use super::metrics::HoldStreamCount;
 use super::{Limiter, Refusal, RequestId};
 use tollgate_core::algorithm::holds::{LeaseCall, LeaseEvent, LostReason};
 use tollgate_core::key::Key;
+use tollgate_core::plan::Plan;
 use tollgate_store::{LeaseCheck, Store, StoreError};
 
 /// Maximum number of leases that one call to a store renews or ends, so that no stream occupies it for long.
@@ -40,6 +41,8 @@ pub struct Ask {
     pub key: Key,
     /// The plan that the reserve named.
     pub plan: String,
+    /// The plan that decided it.
+    pub decided_by: Arc<Plan>,
     /// The id.
     pub id: RequestId,
     /// What is asked.
@@ -66,18 +69,20 @@ impl<S> Limiter<S> {
 impl<S: Store> Limiter<S> {
     /// Asks about leases, all by one call to the store. Returns one result for each, in the same order. Errors: the store did not confirm.
     pub async fn lease(&self, asked: Vec<Ask>) -> Vec<Result<LeaseEvent, StoreError>> {
-        let checks: Vec<Option<LeaseCheck>> =
-            asked.into_iter().map(|ask| self.lease_check(ask)).collect();
-        let known: Vec<LeaseCheck> = checks.iter().flatten().cloned().collect();
+        let checks: Vec<LeaseCheck> = asked.into_iter().map(|ask| self.lease_check(ask)).collect();
         let started_at = self.call_start();
-        let waiting = self.count_waiting(started_at, known.len());
+        let waiting = self.count_waiting(started_at, checks.len());
         let verdicts = self
             .store
-            .decide_leases(&known, self.store_deadline())
+            .decide_leases(&checks, self.store_deadline())
             .await;
         drop(waiting);
         self.record_call_time(started_at);
-        let mut verdicts = known.iter().zip(verdicts).map(|(check, verdict)| {
+        let unanswered = || Err(StoreError::InvalidReply("an answer is missing".to_owned()));
+        let verdicts = verdicts
+            .into_iter()
+            .chain(std::iter::repeat_with(unanswered));
+        let events = checks.iter().zip(verdicts).map(|(check, verdict)| {
             let verdict = verdict.inspect_err(|error| self.count_failure(error))?;
             self.common
                 .holds
@@ -87,24 +92,25 @@ impl<S: Store> Limiter<S> {
             }
             Ok(verdict.event)
         });
-        let forgotten = || Ok(LeaseEvent::Lost(LostReason::Forgotten));
-        let unanswered = || Err(StoreError::InvalidReply("an answer is missing".to_owned()));
-        let answers = checks.iter().map(|check| match check {
-            Some(_) => verdicts.next().unwrap_or_else(unanswered),
-            None => forgotten(),
-        });
-        answers.collect()
+        events.collect()
     }
 
-    /// `None`: the plan is gone, or holds nothing any more.
-    fn lease_check(&self, ask: Ask) -> Option<LeaseCheck> {
-        let (_, found) = self.find_for_holds(peek_check(ask.key, ask.plan)).ok()?;
-        counts(&found.check.plan).then_some(LeaseCheck {
-            key: found.check.key,
-            plan: found.check.plan,
+    /// By the plan that decided the reserve, as it is now. Where another decides for the key now, or none, by that plan as it was: its
+    /// hold is where it was.
+    fn lease_check(&self, ask: Ask) -> LeaseCheck {
+        let found = self.find_for_holds(peek_check(ask.key.clone(), ask.plan));
+        let now = found.ok().map(|(_, found)| found.check.plan);
+        let plan = now.filter(|now| {
+            now.name == ask.decided_by.name
+                && now.counts_as == ask.decided_by.counts_as
+                && counts(now)
+        });
+        LeaseCheck {
+            key: ask.key,
+            plan: plan.unwrap_or(ask.decided_by),
             id: ask.id.as_str().into(),
             call: ask.call,
-        })
+        }
     }
 
     /// Makes a hold that was just reserved this stream's. Errors: as for [`Self::lease`].
@@ -121,7 +127,7 @@ struct Lease<T> {
     /// The plan that the reserve named.
     plan: String,
     /// The plan that decided.
-    decided_by: Arc<str>,
+    decided_by: Arc<Plan>,
     ttl_us: u64,
     /// The end that this stream set last. `None` where the store did not tell yet.
     expires_us: Option<u64>,
@@ -149,7 +155,7 @@ pub struct NewLease<T> {
     /// The plan that the reserve named.
     pub plan: String,
     /// The plan that decided.
-    pub decided_by: Arc<str>,
+    pub decided_by: Arc<Plan>,
     /// The lease, which is renewed to as much.
     pub ttl_us: u64,
     /// When it ends by the store's clock, if the store told, and the time until then.
@@ -326,7 +332,7 @@ impl<T> Leases<T> {
         let name = (lease.name.key, lease.name.id);
         (!self.settling.contains_key(&name)).then_some(Lost {
             id: name.1,
-            plan: lease.decided_by,
+            plan: lease.decided_by.name.clone(),
             reason,
             tag: lease.tag,
         })
@@ -349,6 +355,7 @@ impl<T> Lease<T> {
         Ask {
             key: self.name.key.clone(),
             plan: self.plan.clone(),
+            decided_by: self.decided_by.clone(),
             id: self.name.id.clone(),
             call,
         }
@@ -358,6 +365,7 @@ impl<T> Lease<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::plan::Rule;
 
     const TTL_US: u64 = 30_000_000;
     const OPEN: LeaseEvent = LeaseEvent::Open {
@@ -377,7 +385,7 @@ mod tests {
         NewLease {
             name: name(id),
             plan: "p".to_owned(),
-            decided_by: "p".into(),
+            decided_by: Arc::new(Plan::new("p", Rule::Unlimited)),
             ttl_us: TTL_US,
             ends: (expires_us, TTL_US),
             tag: (),
