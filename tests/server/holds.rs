@@ -327,7 +327,11 @@ async fn a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name(mu
         ..Default::default()
     };
     let status = world.decide.should_allow_joint(joint).await.unwrap_err();
-    assert_eq!(status.code(), Code::FailedPrecondition);
+    let told = format!("requests[1]: {told}");
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::FailedPrecondition, &*told)
+    );
     let status = world
         .decide
         .record(record("jobs", "", 1))

@@ -161,6 +161,7 @@ pub(super) fn joint_checks(
 pub(super) fn joint_refusal(refused: &JointRefusal) -> Status {
     match refused.refusal {
         Refusal::UnknownPlan(_) => Status::not_found(refused.to_string()),
+        Refusal::NeedsReserve(_) => Status::failed_precondition(refused.to_string()),
         ref refusal => self::refusal(refusal),
     }
 }

@@ -20,8 +20,8 @@ use super::calls::{CallGrants, CallPermit, ConnectionCallLimits, Unfinished};
 use super::convert;
 use crate::transport::account::{Account, Charge};
 
-/// Longest time from the headers of a call to the end of its request. A client sends both at once. The largest batch takes
-/// this long at 100 KiB a second.
+/// Longest time from the headers of a call to the end of its request, the wait for room included. A client sends both at once. The
+/// largest batch takes this long at 100 KiB a second.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes before each gRPC message: the compression flag and the length. Source: gRPC over HTTP/2,
 /// "Length-Prefixed-Message".

@@ -17,6 +17,8 @@ fn uncounted_answer(plan: &Plan, error: &StoreError) -> Option<Decision> {
         OnStoreFailure::Deny => Some(fail_closed(plan)),
         // An embedded store that is full has no second memory to count in.
         OnStoreFailure::Local if *error == StoreError::Full => Some(fail_open()),
+        // Open holds are not counted in this replica's memory.
+        OnStoreFailure::Local if plan.limits().is_empty() => Some(fail_open()),
         OnStoreFailure::Local => None,
     }
 }

@@ -42,15 +42,15 @@ impl fmt::Display for JointRefusal {
 impl JointRefusal {
     /// What is wrong, and what would be right, where requests have these names.
     pub fn sentence(&self, name: impl Fn(usize) -> String) -> String {
-        let (
-            Some(index),
-            Refusal::UnknownPlan(UnknownPlan {
-                name: plan,
-                nearest,
-            }),
-        ) = (self.request, &self.refusal)
-        else {
+        let Some(index) = self.request else {
             return self.refusal.to_string();
+        };
+        let Refusal::UnknownPlan(UnknownPlan {
+            name: plan,
+            nearest,
+        }) = &self.refusal
+        else {
+            return format!("{}: {}", name(index), self.refusal);
         };
         let right = match nearest {
             Some(nearest) => format!("did you mean {nearest:?}?"),
