@@ -20,7 +20,7 @@ mod target;
 mod top;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fred::types::Value;
 use tokio::time::timeout_at;
@@ -248,13 +248,13 @@ impl RedisStore {
         }
     }
 
-    /// Decides checks together that no holds concern.
+    /// Decides checks together as if there were no holds, until then. `deadline` is for what has to be undone after it.
     async fn decide_joint_plainly(
         &self,
         checks: &[Check],
+        until: Instant,
         deadline: Duration,
     ) -> Result<Vec<Verdict>, JointFailure> {
-        let until = monotonic() + deadline;
         let charges = has_charges(checks);
         let requests = checks.iter().map(|check| {
             let request = ScriptRequest::new(check, &self.key_prefix, until);
@@ -264,7 +264,10 @@ impl RedisStore {
                 .taking_nothing(takes_nothing)
         });
         match &self.servers {
-            Servers::One(node) => Ok(node.decide_joint(requests.collect(), deadline).await?),
+            Servers::One(node) => {
+                let left = until.saturating_duration_since(monotonic());
+                Ok(node.decide_joint(requests.collect(), left).await?)
+            }
             Servers::Many(cluster) => {
                 Box::pin(cluster.decide_joint(requests.collect(), until, deadline)).await
             }
@@ -506,7 +509,8 @@ impl Store for RedisStore {
         if checks.iter().any(holds::concern) {
             return Box::pin(self.decide_joint_beside_holds(checks, deadline)).await;
         }
-        self.decide_joint_plainly(checks, deadline).await
+        let until = monotonic() + deadline;
+        self.decide_joint_plainly(checks, until, deadline).await
     }
 
     async fn decide_hold(

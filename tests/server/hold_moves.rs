@@ -6,7 +6,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tollgate::grpc::pb::delete_override_request::Subject as DeletedSubject;
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::plan_override::{Effect, Subject};
-use tollgate::grpc::pb::{self, HoldState, SettleOutcome, hold_request};
+use tollgate::grpc::pb::{self, HoldState, SettleOutcome, hold_request, hold_response};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -146,15 +146,27 @@ async fn end_with_their_stream(mut acme: Acme) {
     let (asking, asked) = mpsc::channel(1);
     let held = acme.holds.hold(ReceiverStream::new(asked)).await;
     let mut answers = held.unwrap().into_inner();
-    let request = pb::HoldRequest {
-        id: 1,
-        call: Some(hold_request::Call::Reserve(reserve("jobs", "a", 1))),
-    };
-    asking.send(request).await.unwrap();
-    answers.next().await.unwrap().unwrap();
-    assert_eq!(acme.remaining("jobs").await, Some(1));
+    for id in ["a", "b"] {
+        let call = Some(hold_request::Call::Reserve(reserve("jobs", id, 1)));
+        asking.send(pb::HoldRequest { id: 1, call }).await.unwrap();
+        answers.next().await.unwrap().unwrap();
+    }
+    assert_eq!(acme.remaining("jobs").await, Some(0));
     acme.lead("jobs", "free").await;
     assert_eq!(acme.remaining("jobs").await, None);
+    let settle = pb::SettleRequest {
+        key: "acme".to_owned(),
+        plan: "jobs".to_owned(),
+        request_id: "a".to_owned(),
+        ..Default::default()
+    };
+    let call = Some(hold_request::Call::Settle(settle));
+    asking.send(pb::HoldRequest { id: 2, call }).await.unwrap();
+    let answer = answers.next().await.unwrap().unwrap();
+    let Some(hold_response::Result::Settle(settled)) = answer.result else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(settled.outcome(), SettleOutcome::Settled);
     drop(asking);
     assert!(answers.next().await.is_none());
     acme.lead_back("jobs").await;

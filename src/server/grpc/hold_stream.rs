@@ -222,8 +222,8 @@ impl<R, S: Store> Drop for HoldStream<R, S> {
     /// The client is gone, or its deadline has passed: what was begun is finished, and ends. In a drain it may be the server that drops the
     /// stream, so the holds stay for the client's next one.
     fn drop(&mut self) {
-        let is_draining = self.is_draining();
-        let held = self.held.take().filter(|_| !is_draining);
+        let is_kept = self.is_drained || self.is_draining() && self.requests.is_some();
+        let held = self.held.take().filter(|_| !is_kept);
         let ending = held.map(|held| -> Ending { Box::pin(held.end()) });
         if let Some(ending) = self.ending.take().or(ending)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -293,9 +293,17 @@ impl<S: Store> HeldByStream<S> {
         let (subject, settle) = convert::settle(request)?;
         let of = (subject.0.clone(), settle.0.clone());
         self.leases.settle_begins(&of.0, &of.1);
+        // Its own hold, wherever the key is led now.
+        let held_by = self.leases.decided_by(&of.0, &of.1);
         let service = self.service.clone();
         Ok(Box::pin(async move {
-            let settled = service.limiter.settle(subject, settle, None).await;
+            let settled = match held_by {
+                Some(held_by) => {
+                    let held = (subject.0, subject.1, &held_by);
+                    service.limiter.settle_held(held, settle).await
+                }
+                None => service.limiter.settle(subject, settle, None).await,
+            };
             match settled {
                 Ok(settled) => {
                     let answer = service.answer(&settled.decision, &settled.plan, asked);
@@ -417,7 +425,7 @@ async fn reserve<S: Store>(
     stated: Stated,
     tag: Tag,
 ) -> Result<(pb::ReserveResponse, Option<NewLease<Tag>>), Status> {
-    let (key, plan) = (stated.check.key.clone(), stated.check.plan.clone());
+    let key = stated.check.key.clone();
     let (id, ttl) = (stated.id.clone(), stated.ttl);
     let (reserved, mut response) = service.reserve_stated(stated, None).await?;
     let Some(expires_in_us) = reserved.expires_in_us else {
@@ -427,7 +435,6 @@ async fn reserve<S: Store>(
     let is_new = !reserved.decision.is_repeated;
     let ask = Ask {
         key: key.clone(),
-        plan: plan.clone(),
         decided_by: reserved.plan.clone(),
         id: id.clone(),
         call: LeaseCall::Take { ttl_us, is_new },
@@ -458,7 +465,6 @@ async fn reserve<S: Store>(
     };
     let lease = NewLease {
         name,
-        plan,
         decided_by: reserved.plan.clone(),
         ttl_us,
         ends,

@@ -2,13 +2,17 @@
 //!
 //! They neither use nor fill the remembered denials. Where units come back, denials of the key are forgotten.
 
+mod plan_of_hold;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_deadline::{CallerDeadlinePassed, within_deadline};
 use super::joint::TOO_LATE;
 use super::store_call::StoreAnswer;
-use super::{CallerDeadline, CountedPlan, Found, Limiter, LimiterCounter, Refusal, WorkerPlans};
+use super::{
+    CallerDeadline, CountedPlan, Found, FoundBy, Limiter, LimiterCounter, Refusal, WorkerPlans,
+};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::algorithm::holds::{
     HoldCall, HoldEvent, HoldState, HoldVerdict, IfUnknown, SettleOutcome, Settlement,
@@ -136,8 +140,9 @@ impl<S: Store> Limiter<S> {
         Ok((decision, plan))
     }
 
-    /// Decides checks one after another, of which some have an id. One result each, in the same order. Once the store has failed to
-    /// decide one, or after [`TURNS_MAX`], policies decide the others without it, so that not each of them waits.
+    /// Decides checks one after another, of which some have an id. One result each, in the same order. Once calls to a store that failed
+    /// took its deadline, policies decide the others without it, so that not each of them waits. After [`TURNS_MAX`] with a store that
+    /// answers, the others are refused as too many.
     ///
     /// Errors: the caller's deadline passed before all were decided.
     pub async fn decide_in_turn(
@@ -146,53 +151,89 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
         let started_at = self.common.clock.monotonic();
-        let (mut decisions, mut has_failed) = (Vec::with_capacity(checks.len()), false);
+        let deadline = self.store_deadline().0;
+        let mut decisions = Vec::with_capacity(checks.len());
+        let (mut took, mut failed_for) = (Duration::ZERO, Duration::ZERO);
         for (check, id) in checks {
-            let now = self.common.clock.monotonic();
-            let left = self.left_of(caller, started_at);
+            let left = caller.map(|caller| caller.reduced_by(took));
             let decided = match id {
-                _ if has_failed || now.saturating_duration_since(started_at) > TURNS_MAX => {
-                    self.decide_by_policy(check)
-                }
+                _ if failed_for >= deadline => self.decide_by_policy(check),
+                _ if took > TURNS_MAX => Err(Refusal::Overloaded),
                 Some(id) => self.decide_with_id(check, id, left).await,
                 None => self.decide_with_plan(check, left).await,
             };
             if matches!(decided, Err(Refusal::CallerDeadline)) {
                 return Err(Refusal::CallerDeadline);
             }
-            has_failed |= decided.as_ref().is_ok_and(|(decision, _)| {
-                use DecidedBy::{FailClosed, FailOpen, LocalFallback};
-                matches!(decision.decided_by, FailOpen | FailClosed | LocalFallback)
-            });
+            let now = self.common.clock.monotonic();
+            let before = std::mem::replace(&mut took, now.saturating_duration_since(started_at));
+            if decided.as_ref().is_ok_and(is_by_policy) {
+                failed_for += took.saturating_sub(before);
+            }
             decisions.push(decided);
         }
         Ok(decisions)
     }
 
-    /// Decides a charge without the store, by what the plan says for that.
+    /// Decides a charge without the store, by what the plan says for that. That is no failure of the store.
     fn decide_by_policy(&self, check: Check<String>) -> Result<(Decision, Arc<Plan>), Refusal> {
         let (worker_plans, found) = self.find_for_holds(check)?;
         needs_no_reserve(&found.check.plan)?;
         let plans = found.counted_in(&worker_plans);
         let known = self.decide_without_store(plans, &found.check, None);
-        let decision = match known {
-            Some(decision) => decision,
-            None => {
-                let answer = StoreAnswer::alone(Err(TOO_LATE));
-                self.decide_by_answer(plans, &found.check, &answer, (None, Duration::ZERO))?
-            }
-        };
+        let decision = known.unwrap_or_else(|| {
+            let snapshot = &worker_plans.snapshot;
+            let mut decision = self.answer_without_store(snapshot, &found.check, &TOO_LATE);
+            self.count(plans, &found.check, &mut decision, Duration::ZERO);
+            decision
+        });
         Ok((decision, found.check.plan))
     }
 
     /// Ends a hold with what was used; unset: as many units as were held.
     pub async fn settle(
         &self,
-        (key, plan): (Key, String),
+        subject: (Key, String),
+        how: (RequestId, Option<u64>, IfUnknown),
+        caller: Option<CallerDeadline>,
+    ) -> Result<SettledHold, Refusal> {
+        let (key, plan) = subject;
+        let found_in = self.find_for_holds(peek_check(key, plan))?;
+        self.settle_found(found_in, how, caller).await
+    }
+
+    /// Ends a hold of a stream, which this plan decided, whichever decides for the key now.
+    pub async fn settle_held(
+        &self,
+        (key, asked, held_by): (Key, String, &Arc<Plan>),
+        how: (RequestId, Option<u64>, IfUnknown),
+    ) -> Result<SettledHold, Refusal> {
+        let worker_plans = self.worker.worker_plans();
+        let plan = worker_plans.plan_of_hold(&key, held_by);
+        let check = Check {
+            key,
+            plan,
+            cost: Cost::ONE,
+            mode: Mode::Peek,
+        };
+        let found = Found {
+            check,
+            // A settle counts for no plan.
+            plan_index: 0,
+            found_by: FoundBy {
+                is_other: *asked != *held_by.name,
+                overridden: None,
+            },
+        };
+        self.settle_found((worker_plans, found), how, None).await
+    }
+
+    async fn settle_found(
+        &self,
+        (worker_plans, mut found): (Arc<WorkerPlans>, Found),
         (id, actual, if_unknown): (RequestId, Option<u64>, IfUnknown),
         caller: Option<CallerDeadline>,
     ) -> Result<SettledHold, Refusal> {
-        let (worker_plans, mut found) = self.find_for_holds(peek_check(key, plan))?;
         if !counts(&found.check.plan) {
             return Ok(nothing_settled(
                 self.without_limits(&found),
@@ -400,6 +441,9 @@ impl<S: Store> Limiter<S> {
             && found.moves_to(worker_plans, (&known.plan, &call))
         {
             check.plan = found.check.plan.clone();
+            if let HoldCall::Extend { ttl_us } = &mut check.call {
+                *ttl_us = check.plan.holds.max_ttl_us().min(*ttl_us);
+            }
             let caller = caller.map(|caller| caller.reduced_by(took));
             let again = self.ask_about_holds(&check, caller).await?;
             (answer, took) = (again.0, took + again.1);
@@ -458,26 +502,9 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-impl Found {
-    /// Makes this plan the one that was found, where an id is known under it, and an override led to the other, or the call ends or
-    /// prolongs a hold. Returns whether it is one of the same count.
-    fn moves_to(&mut self, worker_plans: &WorkerPlans, (plan, call): (&str, &HoldCall)) -> bool {
-        let is_of_hold = matches!(call, HoldCall::Settle { .. } | HoldCall::Extend { .. });
-        let may_move = is_of_hold || self.found_by.overridden.is_some();
-        match worker_plans.snapshot.plans().find(plan) {
-            Ok((index, plan))
-                if may_move
-                    && plan.name != self.check.plan.name
-                    && plan.counts_as == self.check.plan.counts_as =>
-            {
-                (self.plan_index, self.check.plan) = (index, plan.clone());
-                // The request may have named it.
-                (self.found_by.is_other, self.found_by.overridden) = (true, None);
-                true
-            }
-            _ => false,
-        }
-    }
+fn is_by_policy((decision, _): &(Decision, Arc<Plan>)) -> bool {
+    use DecidedBy::{FailClosed, FailOpen, LocalFallback};
+    matches!(decision.decided_by, FailOpen | FailClosed | LocalFallback)
 }
 
 /// Errors: the plan has a concurrency limit, so only a reserve may ask for it.

@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::holds::{counts, peek_check};
 use super::metrics::HoldStreamCount;
 use super::{Limiter, Refusal, RequestId};
 use tollgate_core::algorithm::holds::{LeaseCall, LeaseEvent, LostReason};
@@ -39,9 +38,7 @@ pub struct LeaseName {
 pub struct Ask {
     /// The subject.
     pub key: Key,
-    /// The plan that the reserve named.
-    pub plan: String,
-    /// The plan that decided it.
+    /// The plan that decided the reserve.
     pub decided_by: Arc<Plan>,
     /// The id.
     pub id: RequestId,
@@ -95,19 +92,11 @@ impl<S: Store> Limiter<S> {
         events.collect()
     }
 
-    /// By the plan that decided the reserve, as it is now. Where another decides for the key now, or none, by that plan as it was: its
-    /// hold is where it was.
     fn lease_check(&self, ask: Ask) -> LeaseCheck {
-        let found = self.find_for_holds(peek_check(ask.key.clone(), ask.plan));
-        let now = found.ok().map(|(_, found)| found.check.plan);
-        let plan = now.filter(|now| {
-            now.name == ask.decided_by.name
-                && now.counts_as == ask.decided_by.counts_as
-                && counts(now)
-        });
+        let worker_plans = self.worker.worker_plans();
         LeaseCheck {
+            plan: worker_plans.plan_of_hold(&ask.key, &ask.decided_by),
             key: ask.key,
-            plan: plan.unwrap_or(ask.decided_by),
             id: ask.id.as_str().into(),
             call: ask.call,
         }
@@ -124,8 +113,6 @@ impl<S: Store> Limiter<S> {
 /// A hold of a stream.
 struct Lease<T> {
     name: LeaseName,
-    /// The plan that the reserve named.
-    plan: String,
     /// The plan that decided.
     decided_by: Arc<Plan>,
     ttl_us: u64,
@@ -152,8 +139,6 @@ pub struct Leases<T> {
 pub struct NewLease<T> {
     /// The hold.
     pub name: LeaseName,
-    /// The plan that the reserve named.
-    pub plan: String,
     /// The plan that decided.
     pub decided_by: Arc<Plan>,
     /// The lease, which is renewed to as much.
@@ -205,6 +190,14 @@ impl<T> Leases<T> {
         names.any(|name| name.key == *key && name.id == *id)
     }
 
+    /// The plan that decided the hold of this key and id, if there is one.
+    pub fn decided_by(&self, key: &Key, id: &RequestId) -> Option<Arc<Plan>> {
+        let mut numbers = self.numbers.iter();
+        let (_, number) = numbers.find(|(name, _)| name.key == *key && name.id == *id)?;
+        let lease = self.leases.get(number)?;
+        Some(lease.decided_by.clone())
+    }
+
     /// Adds a hold, in place of one of the same name whose end was told before.
     pub fn add(&mut self, new: NewLease<T>, now: Instant) {
         let present = self.numbers.get(&new.name);
@@ -224,7 +217,6 @@ impl<T> Leases<T> {
         };
         let lease = Lease {
             name: new.name.clone(),
-            plan: new.plan,
             decided_by: new.decided_by,
             ttl_us: new.ttl_us,
             expires_us,
@@ -354,7 +346,6 @@ impl<T> Lease<T> {
     fn ask(&self, call: LeaseCall) -> Ask {
         Ask {
             key: self.name.key.clone(),
-            plan: self.plan.clone(),
             decided_by: self.decided_by.clone(),
             id: self.name.id.clone(),
             call,
@@ -384,7 +375,6 @@ mod tests {
     fn new(id: &str, expires_us: Option<u64>) -> NewLease<()> {
         NewLease {
             name: name(id),
-            plan: "p".to_owned(),
             decided_by: Arc::new(Plan::new("p", Rule::Unlimited)),
             ttl_us: TTL_US,
             ends: (expires_us, TTL_US),

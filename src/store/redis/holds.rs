@@ -14,14 +14,14 @@ use super::batcher::call::{HoldAnswer, ScriptRequest};
 use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
-use crate::{Check, HoldCheck, JointFailure, LeaseCheck, StoreError, adds_up, all_fit};
+use crate::{Check, HoldCheck, JointFailure, LeaseCheck, StoreError, adds_up, has_charges};
 use tollgate_core::algorithm::holds::{
     EndedHolds, HoldCall, HoldVerdict, IfUnknown, LeaseVerdict, NoteFigures,
 };
 use tollgate_core::algorithm::{Algorithm, Mode, Verdict};
 use tollgate_core::joint::Sums;
-use tollgate_core::key::Key;
-use tollgate_core::plan::Plan;
+use tollgate_core::key::{Cost, Key};
+use tollgate_core::plan::{Limit, Plan, QUOTA_MAX};
 
 /// Whether holds may concern a request without an id.
 pub(super) fn concern(check: &Check) -> bool {
@@ -139,7 +139,7 @@ impl RedisStore {
     }
 
     /// Decides checks together of which holds concern some: once more where holds that are over may be what denies them. Where a denial
-    /// may begin a block, holds are ended first. Verdicts that deny tell when the next lease ends.
+    /// may begin a block, or denies no others, they are ended first. Verdicts that deny tell when the next lease ends.
     pub(super) async fn decide_joint_beside_holds(
         &self,
         checks: &[Check],
@@ -147,23 +147,31 @@ impl RedisStore {
     ) -> Result<Vec<Verdict>, JointFailure> {
         let until = monotonic() + deadline;
         let left = || until.saturating_duration_since(monotonic());
-        let mut fit = vec![false; checks.len()];
-        if !checks.iter().any(|check| check.plan.has_blocks()) {
-            let verdicts = self.decide_joint_plainly(checks, deadline).await?;
-            if all_fit(checks, &verdicts) {
-                return Ok(verdicts);
-            }
-            fit = verdicts.iter().map(|verdict| verdict.fits).collect();
+        let concerned = || checks.iter().filter(|check| concern(check));
+        let charges = has_charges(checks);
+        let are_ended = charges
+            && (checks.iter().any(|check| check.plan.has_blocks())
+                || concerned().any(|check| check.plan.shadow));
+        if are_ended {
+            self.end_due(concerned(), deadline).await?;
         }
-        let denied = checks.iter().zip(fit).filter(|(_, fits)| !fits);
-        let concerned = denied
+        let first = self.decide_joint_plainly(checks, until, deadline).await;
+        let mut verdicts = first?;
+        let denied: Vec<&Check> = checks
+            .iter()
+            .zip(&verdicts)
+            .filter(|(check, verdict)| !verdict.fits && concern(check))
             .map(|(check, _)| check)
-            .filter(|check| concern(check));
-        self.end_due(concerned, left()).await?;
-        let mut verdicts = self.decide_joint_plainly(checks, left()).await?;
-        if !all_fit(checks, &verdicts) {
-            self.tell_releases(checks, &mut verdicts, left()).await?;
+            .collect();
+        if denied.is_empty() {
+            return Ok(verdicts);
         }
+        // Where one of the following fails, the denial stands.
+        if charges && !are_ended && self.end_due(denied.into_iter(), left()).await.is_ok() {
+            let second = self.decide_joint_plainly(checks, until, deadline).await;
+            verdicts = second?;
+        }
+        self.tell_after_ends(checks, &mut verdicts, left()).await;
         Ok(verdicts)
     }
 
@@ -190,34 +198,45 @@ impl RedisStore {
         ended.map(|_| ())
     }
 
-    /// Sets in each verdict that denies when the next lease ends whose units come back.
-    async fn tell_releases(
+    /// Sets in each verdict that denies when the next lease ends whose units come back. Peeks, which end no holds, are told what they
+    /// would be after that.
+    async fn tell_after_ends(
         &self,
         checks: &[Check],
         verdicts: &mut [Verdict],
         deadline: Duration,
-    ) -> Result<(), StoreError> {
-        let mut sums = Sums::default();
+    ) {
+        let (mut sums, charges) = (Sums::default(), has_charges(checks));
         let asked = checks.iter().zip(verdicts).map(|(check, verdict)| {
             let (counts_as, key) = (&check.plan.counts_as, &check.key);
-            let tested = Check {
-                cost: sums.tested_cost(counts_as, key, check.cost),
-                mode: Mode::Peek,
-                ..check.clone()
-            };
+            let sum = sums.tested_cost(counts_as, key, check.cost);
             if (verdict.fits || !check.plan.shadow) && adds_up(check, checks) {
                 sums.add(counts_as, key, check.cost);
             }
+            // No limit lets more pass.
+            let capacity = check.plan.limits().iter().map(Limit::capacity).min();
+            let tested = sum.units().min(capacity.unwrap_or(QUOTA_MAX));
+            let peek = Check {
+                cost: Cost::new(tested).unwrap_or(check.cost),
+                mode: Mode::Peek,
+                ..check.clone()
+            };
             async move {
-                if !verdict.fits && concern(check) {
-                    let alone = self.decide_after_ends(&tested, deadline).await?;
-                    verdict.release_in_us = alone.release_in_us;
+                if verdict.fits || !concern(check) {
+                    return;
                 }
-                Ok(())
+                let Ok(alone) = self.decide_after_ends(&peek, deadline).await else {
+                    return;
+                };
+                verdict.release_in_us = alone.release_in_us;
+                if !charges {
+                    *verdict = alone;
+                    verdict.fits &= tested == sum.units();
+                }
             }
         });
         let asked: Vec<_> = asked.collect();
-        join_all(asked).await.into_iter().collect()
+        join_all(asked).await;
     }
 
     /// Decides it once the holds of its plan that are over have ended.

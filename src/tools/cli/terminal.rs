@@ -12,14 +12,17 @@ pub(super) use tollgate_server::standard_error::{fail, tell};
 const INPUT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prints a line to standard output. Errors: the exit code, after the reason was printed to standard error. A reader that has read
-/// enough, as `head` does, is no reason to print.
+/// enough, as `head` does, is no error.
 pub(super) fn print(text: &str) -> Result<(), ExitCode> {
     let mut output = io::stdout();
     let printed = writeln!(output, "{text}").and_then(|()| output.flush());
-    printed.map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        _ => fail(1, &format!("standard output cannot be written to: {error}")),
-    })
+    match printed {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let why = format!("standard output cannot be written to: {error}");
+            Err(fail(1, &why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Reads all of standard input, which must be UTF-8 of at most `bytes_max` bytes. Errors: a sentence.

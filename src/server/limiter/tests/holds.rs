@@ -93,14 +93,24 @@ impl Fixture {
         self.limiter.settle(asked, how, None).await
     }
 
-    /// A batch of one key, of which each request has an id.
-    async fn batch(&self, count: usize, caller: Option<CallerDeadline>) -> Option<Vec<DecidedBy>> {
+    /// Who decided each request of a batch of one key, each with an id; none where it was refused as one too many.
+    async fn batch(
+        &self,
+        count: usize,
+        caller: Option<CallerDeadline>,
+    ) -> Option<Vec<Option<DecidedBy>>> {
         let checks = (0..count).map(|id| {
             let id = RequestId::new(&id.to_string()).unwrap();
             (request("deny", 1), Some(id))
         });
         let decided = self.limiter.decide_in_turn(checks.collect(), caller).await;
-        let by = |decided: Result<(Decision, _), _>| decided.unwrap().0.decided_by;
+        let by = |decided: Result<(Decision, _), _>| match decided {
+            Ok((decision, _)) => Some(decision.decided_by),
+            Err(refused) => {
+                assert_eq!(refused, Refusal::Overloaded);
+                None
+            }
+        };
         Some(decided.ok()?.into_iter().map(by).collect())
     }
 }
@@ -164,25 +174,35 @@ async fn a_store_that_refuses_calls_about_holds_is_counted_and_told() {
 
 /// Else each of up to a thousand would wait for it.
 #[tokio::test]
-async fn a_batch_in_turn_asks_a_store_that_failed_no_more() {
+async fn a_batch_in_turn_asks_a_store_that_took_its_deadline_no_more() {
     let gone = Some(StoreError::Deadline(SETTINGS.deadline));
-    let fixture = Fixture::new(|_, _| {}, gone);
+    let silent = |_: &Limiter<()>, clock: &StillClock| clock.pass(25);
+    let fixture = Fixture::new(silent, gone);
     let by = fixture.batch(1_000, None).await.unwrap();
-    assert_eq!(by, [DecidedBy::FailClosed; 1_000]);
+    assert_eq!(by, [Some(DecidedBy::FailClosed); 1_000]);
     assert_eq!(fixture.calls.load(Ordering::SeqCst), 1);
+    let errors = fixture.limiter.totals().store_errors;
+    assert_eq!(errors.iter().sum::<u64>(), 1, "the others did not ask it");
+}
+
+/// One key's fault is not that of the others behind it.
+#[tokio::test]
+async fn a_batch_in_turn_goes_on_asking_a_store_that_refuses_at_once() {
+    let refused = Some(StoreError::Refused("WRONGTYPE".to_owned()));
+    let fixture = Fixture::new(|_, _| {}, refused);
+    let by = fixture.batch(10, None).await.unwrap();
+    assert_eq!(by, [Some(DecidedBy::FailClosed); 10]);
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 10);
 }
 
 #[tokio::test]
 async fn a_batch_in_turn_ends_in_time_whatever_each_call_takes() {
-    let slow = |_: &Limiter<()>, clock: &StillClock| {
-        clock.pass(20);
-    };
+    let slow = |_: &Limiter<()>, clock: &StillClock| clock.pass(20);
     let fixture = Fixture::new(slow, None);
     let by = fixture.batch(100, None).await.unwrap();
-    // 50 calls take a second. The next one is the last that is asked.
+    // 50 calls take a second. The next one is the last that is asked: no policy answers for a store that is well.
     assert_eq!(fixture.calls.load(Ordering::SeqCst), 51);
-    let plan_alone = |by: &DecidedBy| *by == DecidedBy::FailClosed;
-    assert_eq!(by.iter().filter(|by| plan_alone(by)).count(), 49);
+    assert_eq!(by[50..52], [Some(DecidedBy::Store), None]);
 
     // 200 ms of the caller are ten calls.
     let fixture = Fixture::new(slow, None);
