@@ -22,7 +22,7 @@ use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Plan, QUOTA_MAX, Rule};
 use tollgate_store::{Check, HoldCheck, Store, StoreError};
 
-/// Time after which no further request of a batch with ids is asked of the store. Each of them is a call of its own.
+/// Time after which a batch with ids asks the store for no further request. Each of its requests is a call of its own.
 const TURNS_MAX: Duration = Duration::from_secs(1);
 
 /// Longest id of a request, in bytes. A UUID takes 36, and two of them with a name fit.
@@ -142,7 +142,7 @@ impl<S: Store> Limiter<S> {
 
     /// Decides checks one after another, of which some have an id. One result each, in the same order. Once calls to a store that failed
     /// took its deadline, policies decide the others without it, so that not each of them waits. After [`TURNS_MAX`] with a store that
-    /// answers, the others are refused as too many.
+    /// answers, the others are refused as [`Refusal::Overloaded`].
     ///
     /// Errors: the caller's deadline passed before all were decided.
     pub async fn decide_in_turn(

@@ -57,8 +57,8 @@ impl Address {
         })
     }
 
-    /// Whether the two cannot both be bound, judged by their texts: they are the same, or one is every address of the host.
-    /// Both must have one port; port 0 is any free port.
+    /// Whether the two cannot both be bound, judged by their texts. They cannot if their ports are the same, and their
+    /// hosts are, or one is every address of the host. Port 0 is any free port.
     pub fn excludes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unix { path, .. }, Self::Unix { path: other, .. }) => path == other,

@@ -49,8 +49,8 @@ pub(crate) trait SendHold {
     /// The account of the connection.
     fn account(&self) -> &Account;
 
-    /// Returns what to hold for so many bytes of an answer that come next. `is_last`: the last piece of an endless answer, or
-    /// any piece of another, which has one as a rule.
+    /// Returns what to hold for so many bytes of an answer that come next. `is_last`: whether it is the last
+    /// piece. Each piece of an answer that is not endless counts as the last, since most such answers have one piece.
     fn hold(&mut self, bytes: usize, is_last: bool) -> Option<Self::Held>;
 }
 
