@@ -2,13 +2,13 @@
 //!
 //! They neither use nor fill the remembered denials. Where units come back, denials of the key are forgotten.
 
+mod in_turn;
 mod plan_of_hold;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_deadline::{CallerDeadlinePassed, within_deadline};
-use super::joint::TOO_LATE;
 use super::store_call::StoreAnswer;
 use super::{
     CallerDeadline, CountedPlan, Found, FoundBy, Limiter, LimiterCounter, Refusal, WorkerPlans,
@@ -17,13 +17,10 @@ use tollgate_core::algorithm::Mode;
 use tollgate_core::algorithm::holds::{
     HoldCall, HoldEvent, HoldState, HoldVerdict, IfUnknown, SettleOutcome, Settlement,
 };
-use tollgate_core::decision::{DecidedBy, Decision, LimitStatus};
+use tollgate_core::decision::{Decision, LimitStatus};
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Plan, QUOTA_MAX, Rule};
-use tollgate_store::{Check, HoldCheck, Store, StoreError};
-
-/// Time after which a batch with ids asks the store for no further request. Each of its requests is a call of its own.
-const TURNS_MAX: Duration = Duration::from_secs(1);
+use tollgate_store::{Check, HoldCheck, Store, StoreDeadline, StoreError};
 
 /// Longest id of a request, in bytes. A UUID takes 36, and two of them with a name fit.
 pub const REQUEST_ID_BYTES_MAX: usize = 64;
@@ -138,56 +135,6 @@ impl<S: Store> Limiter<S> {
         let decided = self.decide_by_id((&worker_plans, found), (id, call), caller);
         let Reserved { decision, plan, .. } = decided.await?;
         Ok((decision, plan))
-    }
-
-    /// Decides checks one after another, of which some have an id. One result each, in the same order. Once calls to a store that failed
-    /// took its deadline, policies decide the others without it, so that not each of them waits. After [`TURNS_MAX`] with a store that
-    /// answers, the others are refused as [`Refusal::Overloaded`].
-    ///
-    /// Errors: the caller's deadline passed before all were decided.
-    pub async fn decide_in_turn(
-        &self,
-        checks: Vec<(Check<String>, Option<RequestId>)>,
-        caller: Option<CallerDeadline>,
-    ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
-        let started_at = self.common.clock.monotonic();
-        let deadline = self.store_deadline().0;
-        let mut decisions = Vec::with_capacity(checks.len());
-        let (mut took, mut failed_for) = (Duration::ZERO, Duration::ZERO);
-        for (check, id) in checks {
-            let left = caller.map(|caller| caller.reduced_by(took));
-            let decided = match id {
-                _ if failed_for >= deadline => self.decide_by_policy(check),
-                _ if took > TURNS_MAX => Err(Refusal::Overloaded),
-                Some(id) => self.decide_with_id(check, id, left).await,
-                None => self.decide_with_plan(check, left).await,
-            };
-            if matches!(decided, Err(Refusal::CallerDeadline)) {
-                return Err(Refusal::CallerDeadline);
-            }
-            let now = self.common.clock.monotonic();
-            let before = std::mem::replace(&mut took, now.saturating_duration_since(started_at));
-            if decided.as_ref().is_ok_and(is_by_policy) {
-                failed_for += took.saturating_sub(before);
-            }
-            decisions.push(decided);
-        }
-        Ok(decisions)
-    }
-
-    /// Decides a charge without the store, by what the plan says for that. That is no failure of the store.
-    fn decide_by_policy(&self, check: Check<String>) -> Result<(Decision, Arc<Plan>), Refusal> {
-        let (worker_plans, found) = self.find_for_holds(check)?;
-        needs_no_reserve(&found.check.plan)?;
-        let plans = found.counted_in(&worker_plans);
-        let known = self.decide_without_store(plans, &found.check, None);
-        let decision = known.unwrap_or_else(|| {
-            let snapshot = &worker_plans.snapshot;
-            let mut decision = self.answer_without_store(snapshot, &found.check, &TOO_LATE);
-            self.count(plans, &found.check, &mut decision, Duration::ZERO);
-            decision
-        });
-        Ok((decision, found.check.plan))
     }
 
     /// Ends a hold with what was used; unset: as many units as were held.
@@ -338,7 +285,8 @@ impl<S: Store> Limiter<S> {
             cost: cost.units().min(QUOTA_MAX),
         };
         let check = hold_check(found, None, call);
-        let (answer, took) = self.ask_about_holds(&check, caller).await?;
+        let asked = self.ask_about_holds(&check, caller, self.store_deadline());
+        let (answer, took) = asked.await?;
         match answer {
             Ok(verdict) => {
                 let plan = &found.check.plan;
@@ -434,8 +382,8 @@ impl<S: Store> Limiter<S> {
         (id, call): (Option<RequestId>, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<(Result<HoldVerdict, StoreError>, Duration), Refusal> {
-        let mut check = hold_check(found, id, call);
-        let (mut answer, mut took) = self.ask_about_holds(&check, caller).await?;
+        let (mut check, deadline) = (hold_check(found, id, call), self.store_deadline());
+        let (mut answer, mut took) = self.ask_about_holds(&check, caller, deadline).await?;
         if let Ok(verdict) = &answer
             && let HoldEvent::Refused(known) = &verdict.event
             && found.moves_to(worker_plans, (&known.plan, &call))
@@ -445,7 +393,8 @@ impl<S: Store> Limiter<S> {
                 *ttl_us = check.plan.holds.max_ttl_us().min(*ttl_us);
             }
             let caller = caller.map(|caller| caller.reduced_by(took));
-            let again = self.ask_about_holds(&check, caller).await?;
+            let left = StoreDeadline(deadline.0.saturating_sub(took));
+            let again = self.ask_about_holds(&check, caller, left).await?;
             (answer, took) = (again.0, took + again.1);
         }
         let plan = &found.check.plan;
@@ -466,8 +415,9 @@ impl<S: Store> Limiter<S> {
         &self,
         check: &HoldCheck,
         caller: Option<CallerDeadline>,
+        deadline: StoreDeadline,
     ) -> Result<(Result<HoldVerdict, StoreError>, Duration), CallerDeadlinePassed> {
-        let (started_at, deadline) = (self.call_start(), self.store_deadline());
+        let started_at = self.call_start();
         let waiting = self.count_waiting(started_at, 1);
         let asked = self.store.decide_hold(check, deadline);
         let answer = within_deadline(caller, deadline, asked).await;
@@ -500,11 +450,6 @@ impl<S: Store> Limiter<S> {
         super::note(found.found_by, plan, &mut decision);
         decision
     }
-}
-
-fn is_by_policy((decision, _): &(Decision, Arc<Plan>)) -> bool {
-    use DecidedBy::{FailClosed, FailOpen, LocalFallback};
-    matches!(decision.decided_by, FailOpen | FailClosed | LocalFallback)
 }
 
 /// Errors: the plan has a concurrency limit, so only a reserve may ask for it.

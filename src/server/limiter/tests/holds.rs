@@ -14,6 +14,8 @@ type Meanwhile = Box<dyn Fn() + Send + Sync>;
 struct Asked {
     store: MemoryStore,
     calls: Arc<AtomicUsize>,
+    /// The deadline of the last call.
+    given: Arc<std::sync::Mutex<Duration>>,
     meanwhile: Meanwhile,
     error: Option<StoreError>,
 }
@@ -37,6 +39,7 @@ impl Store for Asked {
         deadline: StoreDeadline,
     ) -> Result<HoldVerdict, StoreError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
+        *self.given.lock().unwrap() = deadline.0;
         (self.meanwhile)();
         match &self.error {
             Some(error) => Err(error.clone()),
@@ -50,6 +53,7 @@ struct Fixture {
     limiter: Limiter<Asked>,
     clock: Arc<StillClock>,
     calls: Arc<AtomicUsize>,
+    given: Arc<std::sync::Mutex<Duration>>,
 }
 
 impl Fixture {
@@ -65,10 +69,12 @@ impl Fixture {
             in_clear: false,
         });
         let (base, calls) = (Arc::new(base), Arc::new(AtomicUsize::new(0)));
+        let given: Arc<std::sync::Mutex<Duration>> = Arc::default();
         let (of_hook, clock_of_hook) = (base.clone(), clock.clone());
         let limiter = base.with_store(Asked {
             store: MemoryStore::new(CAPACITY_DEFAULT, clock.clone()),
             calls: calls.clone(),
+            given: given.clone(),
             meanwhile: Box::new(move || meanwhile(&of_hook, &clock_of_hook)),
             error,
         });
@@ -76,6 +82,7 @@ impl Fixture {
             limiter,
             clock,
             calls,
+            given,
         }
     }
 
@@ -170,6 +177,26 @@ async fn a_store_that_refuses_calls_about_holds_is_counted_and_told() {
     let now = fixture.clock.monotonic();
     let told = fixture.limiter.common.failures.refusals(now);
     assert_eq!(told.map(|told| told.error), Some(refused));
+}
+
+/// A settle that names another plan of the same count asks twice, within one deadline.
+#[tokio::test]
+async fn a_call_that_moves_to_another_plan_has_one_deadline() {
+    let seven_ms = |_: &Limiter<()>, clock: &StillClock| clock.pass(7);
+    let fixture = Fixture::new(seven_ms, None);
+    let of_one_count = ["allow", "deny"].map(|name| Plan {
+        counts_as: "one".into(),
+        ..plan(name, 10)
+    });
+    fixture.limiter.reload(of_one_count.into_iter().collect());
+    let held = (RequestId::new("a").unwrap(), None);
+    let reserved = fixture.limiter.reserve(request("allow", 1), held, None);
+    reserved.await.unwrap();
+    let settled = fixture.settle("a").await.unwrap();
+    assert_eq!(settled.plan.name.as_ref(), "allow");
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 3);
+    let left = SETTINGS.deadline - Duration::from_millis(7);
+    assert_eq!(*fixture.given.lock().unwrap(), left);
 }
 
 /// Else each of up to a thousand would wait for it.
