@@ -58,6 +58,8 @@ pub struct SharedLimits {
     pub logs: u16,
     /// Of these, those with `block`.
     pub blocks: u16,
+    /// How often the greatest quota of these `sliding_log`s can be halved, rounded up. A log has no more charges than its quota.
+    pub log_halvings: u8,
 }
 
 impl SharedLimits {
@@ -72,6 +74,11 @@ impl SharedLimits {
             add(&mut shared.windows, is_window);
             add(&mut shared.logs, is_log);
             add(&mut shared.blocks, limit.block_us() > 0);
+            if is_log {
+                let halvings = u64::BITS - limit.quota().leading_zeros();
+                let halvings = u8::try_from(halvings).unwrap_or(u8::MAX);
+                shared.log_halvings = shared.log_halvings.max(halvings);
+            }
         }
         shared
     }

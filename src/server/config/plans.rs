@@ -111,14 +111,14 @@ fn check_plans(
 fn count_shared_limits(plans: &mut BTreeMap<Arc<str>, Plan>, errors: &mut ErrorList) {
     let mut shared: BTreeMap<Arc<str>, BTreeMap<Vec<u8>, Limit>> = BTreeMap::new();
     for plan in plans.values() {
-        let limits = plan
-            .limits()
-            .iter()
-            .map(|limit| (limit.fingerprint().bytes().to_vec(), limit.clone()));
-        shared
-            .entry(plan.counts_as.clone())
-            .or_default()
-            .extend(limits);
+        let distinct = shared.entry(plan.counts_as.clone()).or_default();
+        for limit in plan.limits() {
+            let fingerprint = limit.fingerprint().bytes().to_vec();
+            let kept = distinct.entry(fingerprint).or_insert_with(|| limit.clone());
+            if kept.quota() < limit.quota() {
+                *kept = limit.clone();
+            }
+        }
     }
     let shared: BTreeMap<Arc<str>, SharedLimits> = shared
         .into_iter()

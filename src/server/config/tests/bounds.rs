@@ -181,3 +181,24 @@ fn a_text_that_costs_the_parser_too_much_is_refused_before_parsing() {
     // Quotes and comments may contain these characters, since the parser ignores them there.
     assert!(load(&(PLANS.to_owned() + &"# it's [ { a: 'b'\n".repeat(10_000))).is_ok());
 }
+
+/// The work of searching a log is computed from it, whichever plan asks.
+#[test]
+fn plans_that_count_as_one_know_the_greatest_quota_of_a_log() {
+    for quotas in [[100, 100_000], [100_000, 100]] {
+        let plans: Vec<String> = quotas
+            .iter()
+            .enumerate()
+            .map(|(name, quota)| {
+                format!(
+                    "  p{name}: {{ counts_as: g, limits: [ {{ quota: {quota}, window: 1m, algorithm: sliding_log }} ] }}\n"
+                )
+            })
+            .collect();
+        let config = load(&format!("plans:\n{}", plans.concat())).unwrap();
+        for name in ["p0", "p1"] {
+            let shared = config.plans.get(name).unwrap().shared;
+            assert_eq!((shared.logs, shared.log_halvings), (1, 17), "{name}");
+        }
+    }
+}

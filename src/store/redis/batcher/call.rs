@@ -32,8 +32,11 @@ pub(in crate::redis) const PLANS_MAX: usize = 255;
 /// Maximum work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. It
 /// also bounds the logs of a name, whose number is one byte in the packed call.
 pub(in crate::redis) const WORK_MAX: usize = 2_000;
-/// Work of a search of a log. It reads some twenty elements at worst, and a decision may need two.
-pub(in crate::redis) const SEARCH_WORK: usize = 100;
+/// Work of searching a log, for each time that its longest length may be halved. A search reads as many elements at worst and three
+/// more, a decision may need two, and a charge trims what is gone.
+pub(in crate::redis) const SEARCH_STEP_WORK: usize = 6;
+/// Minimum number of these steps, so that the logs of a name have a byte for their number.
+pub(in crate::redis) const SEARCH_STEPS_MIN: u8 = 5;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
 const LIMIT_WORK: usize = 6;
 const WINDOW_WORK: usize = 12;
@@ -67,6 +70,14 @@ fn limits_work(plan: &Plan) -> usize {
         + usize::from(own.blocks) * BLOCK_WORK
 }
 
+/// Work of searching a plan's logs. A log of this plan may have been charged by other plans with its `counts_as`.
+#[inline]
+fn searches_work(plan: &Plan) -> usize {
+    let own = SharedLimits::count(plan.limits());
+    let steps = own.log_halvings.max(plan.shared.log_halvings);
+    usize::from(own.logs) * usize::from(steps.max(SEARCH_STEPS_MIN)) * SEARCH_STEP_WORK
+}
+
 /// Work of reading and writing all records of a state. None where it can only have those of the plan's own limits, without blocks.
 #[inline]
 fn records_work(plan: &Plan) -> usize {
@@ -75,6 +86,7 @@ fn records_work(plan: &Plan) -> usize {
         windows,
         logs,
         blocks,
+        log_halvings: _,
     } = plan.shared;
     if usize::from(all) == plan.limits().len() && blocks == 0 {
         0
@@ -151,7 +163,7 @@ impl ScriptRequest {
     pub(super) fn work(&self) -> usize {
         let plan = &self.plan;
         let (searches, work) = (
-            logs_of(plan) * SEARCH_WORK,
+            searches_work(plan),
             limits_work(plan) + records_work(plan) + self.hold_work(),
         );
         if self.joint.is_none() {
@@ -189,7 +201,7 @@ impl ScriptRequest {
             + if is_repeated {
                 0
             } else {
-                logs_of(&self.plan) * SEARCH_WORK
+                searches_work(&self.plan)
             }
     }
 
@@ -520,13 +532,6 @@ impl CallPlan {
 }
 
 /// Number of logs that a request of this plan has.
-fn logs_of(plan: &Plan) -> usize {
-    plan.limits()
-        .iter()
-        .filter(|limit| limit.algorithm() == Algorithm::SlidingLog)
-        .count()
-}
-
 impl Group {
     /// The name that its requests count under.
     #[inline]

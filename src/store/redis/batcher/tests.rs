@@ -10,7 +10,7 @@ use super::call::Purpose;
 use super::*;
 use crate::redis::SCRIPT_NAMES_MAX;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX};
 
 /// A transport that panics on its first call and refuses the others with [`REFUSAL`].
 struct Panics {
@@ -256,7 +256,13 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
 /// A request that searches one log.
 fn searching(name: usize) -> ScriptRequest {
     let mut request = request(&name.to_string(), LONG);
-    let limit = Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap();
+    let limit = Limit::new(
+        "log",
+        SLIDING_LOG_QUOTA_MAX,
+        Duration::from_secs(1),
+        Algorithm::SlidingLog,
+    )
+    .unwrap();
     request.plan = Arc::new(Plan {
         rule: Rule::limits([limit]),
         ..(*request.plan).clone()

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::clock::monotonic;
 use crate::redis::SCRIPT_NAMES_MAX;
-use crate::redis::batcher::call::{PLANS_MAX, REQUESTS_MAX, SEARCH_WORK, ScriptRequest, WORK_MAX};
+use crate::redis::batcher::call::{
+    PLANS_MAX, REQUESTS_MAX, SEARCH_STEP_WORK, SEARCH_STEPS_MIN, ScriptRequest, WORK_MAX,
+};
 use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, Plan, Rule, Zone};
 
 /// One group as read from a packed call: number of logs, whether it has a packed state, and its requests as plan, mode and cost.
@@ -254,7 +256,8 @@ fn a_call_is_full_before_a_count_has_no_byte() {
     let other_logs: Vec<_> = (0..300)
         .map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index))
         .collect();
-    assert_eq!(filled(&other_logs, |_| 0), WORK_MAX / SEARCH_WORK);
+    let search_work = usize::from(SEARCH_STEPS_MIN) * SEARCH_STEP_WORK;
+    assert_eq!(filled(&other_logs, |_| 0), WORK_MAX / search_work);
     let same_log = vec![plan_of(Algorithm::SlidingLog, 1_000); 300];
     assert_eq!(
         filled(&same_log, |_| 0),

@@ -84,12 +84,14 @@ mod tests {
 
     use super::*;
     use crate::clock::monotonic;
-    use crate::redis::batcher::call::{LIMIT_WORK, SEARCH_WORK, ScriptRequest, WORK_MAX};
+    use crate::redis::batcher::call::{
+        LIMIT_WORK, SEARCH_STEP_WORK, SEARCH_STEPS_MIN, ScriptRequest, WORK_MAX,
+    };
     use tollgate_core::algorithm::{Algorithm, Mode};
     use tollgate_core::plan::{Limit, Plan, Rule};
 
     /// Of a request of the plan below, which has a log and another limit.
-    const WORK: usize = SEARCH_WORK + LIMIT_WORK;
+    const WORK: usize = SEARCH_STEPS_MIN as usize * SEARCH_STEP_WORK + LIMIT_WORK;
 
     fn call_of(names: &[&str]) -> Call {
         let limits = [Algorithm::SlidingCounter, Algorithm::SlidingLog]

@@ -250,3 +250,25 @@ fn a_reply_that_tells_the_time_has_the_call_sent_again_while_somebody_waits() {
     assert_eq!(call.expire(monotonic() + Duration::from_secs(61)).len(), 1);
     assert!(!call.is_to_be_sent_again(b"T\x01\x02\0\0\0\0\0"));
 }
+
+/// A log that a plan of a greater quota has charged is as long as that quota.
+#[test]
+fn a_search_counts_for_the_halvings_of_the_greatest_quota() {
+    let request = |quota, shared: &[Limit]| {
+        let window = Duration::from_secs(60);
+        let limit = Limit::new("log", quota, window, Algorithm::SlidingLog).unwrap();
+        let plan = Plan {
+            shared: SharedLimits::count(shared.iter().chain([&limit])),
+            ..Plan::new("plan", Rule::limits([limit]))
+        };
+        ScriptRequest::named("n".to_owned(), Arc::new(plan), 1, Mode::Charge, monotonic())
+    };
+    let work = |quota| request(quota, &[]).work();
+    assert_eq!(work(1), work(31));
+    assert_eq!(
+        (work(1_000), work(100_000)),
+        (10 * SEARCH_STEP_WORK, 17 * SEARCH_STEP_WORK)
+    );
+    let longer = Limit::new("l", 100_000, Duration::from_secs(1), Algorithm::SlidingLog).unwrap();
+    assert!(request(1_000, &[longer]).work() >= work(100_000));
+}

@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::clock::monotonic;
 use crate::redis::batcher::Answer;
-use crate::redis::batcher::call::{REQUESTS_MAX, SEARCH_WORK, WORK_MAX};
+use crate::redis::batcher::call::{REQUESTS_MAX, SEARCH_STEP_WORK, WORK_MAX};
 use crate::redis::batcher::caller::Caller;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX};
 
 /// Identifies a request: the job that it came with, and its place in the job. It is the request's cost, which a queue ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +22,8 @@ struct Tag {
 }
 
 const PLACES: u64 = 1 << 20;
+/// Work of a search of the longest log.
+const SEARCH_WORK: usize = 17 * SEARCH_STEP_WORK;
 
 fn tag(request: &ScriptRequest) -> Tag {
     Tag {
@@ -45,7 +47,7 @@ fn searching(mut request: ScriptRequest, logs: usize) -> ScriptRequest {
     let limit = |window: u64| {
         Limit::new(
             "log",
-            9,
+            SLIDING_LOG_QUOTA_MAX,
             Duration::from_secs(1 + window),
             Algorithm::SlidingLog,
         )

@@ -14,7 +14,7 @@ use crate::redis::batcher::Answer;
 use crate::redis::batcher::call::WORK_MAX;
 use crate::redis::batcher::caller::Caller;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -41,9 +41,15 @@ fn step() -> impl Strategy<Value = Step> {
 /// The request of this number in the order of arrival. The number is its cost, which a queue ignores.
 fn request(number: u64, name: &str, until: Instant) -> ScriptRequest {
     // Every third searches a log.
-    let limits = number
-        .is_multiple_of(3)
-        .then(|| Limit::new("log", 9, Duration::from_secs(1), Algorithm::SlidingLog).unwrap());
+    let limits = number.is_multiple_of(3).then(|| {
+        Limit::new(
+            "log",
+            SLIDING_LOG_QUOTA_MAX,
+            Duration::from_secs(1),
+            Algorithm::SlidingLog,
+        )
+        .unwrap()
+    });
     let plan = Arc::new(Plan {
         counts_as: "g".into(),
         ..Plan::new("p", Rule::limits(limits))
