@@ -77,12 +77,14 @@ impl World {
 /// Plans of one count, of these algorithms and of several quotas.
 fn plans(random: &mut Random, algorithms: &[Algorithm]) -> Vec<Arc<Plan>> {
     let one = |random: &mut Random, algorithm: Algorithm| {
-        let quota = *random.pick(&[3, 8, 20, 300]);
-        let algorithm = match algorithm {
-            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
-                burst: 1 + random.below(2 * quota),
-            },
-            other => other,
+        let quota = *random.pick(&[3, 8, 20, 300, 100_000]);
+        let (quota, algorithm) = match algorithm {
+            Algorithm::TokenBucket { .. } => {
+                // A unit per microsecond at most.
+                let (quota, burst) = (quota.min(3_000), 1 + random.below(2 * quota));
+                (quota, Algorithm::TokenBucket { burst })
+            }
+            other => (quota, other),
         };
         limit(quota, Duration::from_millis(3), algorithm)
     };

@@ -20,27 +20,24 @@ if state.used > 0 and instant <= now and instant + limit.window > now and oldest
 end
 --}
 
---{ log_lessened
--- A charge as it is kept, with so many units fewer up to it.
-local function lessened(packed, units)
-  if #packed ~= 8 then
-    error('tollgate: a log that cannot be read', 0)
-  end
-  local time, total = unpack('<I6I2', packed)
-  total = (total + (time >= TIMES and 65536 or 0) - units) % TOTALS
-  local low = total % 65536
-  return pack('<I6I2', time % TIMES + (total - low) / 65536 * TIMES, low)
-end
---}
-
 --{ log_take_back
 -- Takes back so many of them, which are not all units that count. The charges after them are written anew, with smaller totals.
 local undone, rest = state.undone, {}
 if cost < undone.units then
   rest[1] = pack_charge(state, { time = instant, units = undone.last.units - cost })
 end
-for _, packed in ipairs(call('LRANGE', state.key, undone.last.index + 1, '-1')) do
-  rest[#rest + 1] = lessened(packed, cost)
+local after = call('LRANGE', state.key, undone.last.index + 1, '-1')
+for index = 1, #after do
+  if #after[index] ~= 8 then
+    error('tollgate: a log that cannot be read', 0)
+  end
+  local time, low = unpack('<I6I2', after[index])
+  low = low - cost
+  while low < 0 do
+    -- The time has the top bit of the total.
+    low, time = low + 65536, (time + TIMES) % (2 * TIMES)
+  end
+  rest[#rest + 1] = pack('<I6I2', time, low)
 end
 -- First a charge of no units, to know that those below will not be refused: before them, they are not in the list.
 call('RPUSH', state.key, pack_charge(state, last_of(state)))

@@ -333,7 +333,6 @@ function log.find(limit, state, cost, instant)
   end
 end
 
---> log_lessened
 -- Takes the newest units back, which log.find has found. For an undo, those of its instant.
 function log.refund(limit, state, cost, instant)
   if instant then
