@@ -36,8 +36,8 @@ use std::time::Duration;
 pub use joint::{Charged, JointFailure, JointUndos, Settled};
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryOverrides, MemoryStore};
 pub use overrides::{
-    Expiry, OverrideChange, OverrideChanged, OverrideRecord, OverrideSet, OverrideStore,
-    OverrideVersion,
+    Expiry, OverrideChange, OverrideChanged, OverrideNews, OverrideRecord, OverrideSet,
+    OverrideStore, OverrideVersion,
 };
 pub use redis::{BreakerState, RedisStatus, RedisStore, RedisTarget, RedisTls, SCRIPT_NAMES_MAX};
 pub use registry::{NodeHealth, StoreRegistry};

@@ -74,14 +74,25 @@ pub struct OverrideSet {
     pub now_us: u64,
     /// The present version.
     pub version: OverrideVersion,
-    /// All records, in any order. `None`: the version is the one that the reader knows, or an older one.
-    pub records: Option<Vec<OverrideRecord>>,
+    /// The records of that version.
+    pub news: OverrideNews,
+}
+
+/// What a reader learns of the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OverrideNews {
+    /// The version is the one that the reader knows, or an older one.
+    None,
+    /// All records, in any order.
+    All(Vec<OverrideRecord>),
+    /// Names that were written or removed since the version that the reader knows, with the record of each that is there.
+    Changes(Vec<(Vec<u8>, Option<OverrideRecord>)>),
 }
 
 /// Keeps the overrides. Errors of all three: no answer came by `until`, or the store refused. What was sent may have been done all the
 /// same, but for a read.
 pub trait OverrideStore: Send + Sync + 'static {
-    /// Reads the version, and all records if it is not below the known one and not the same.
+    /// Reads the version, and the news if it is not below the known one and not the same.
     fn read_overrides(
         &self,
         known: OverrideVersion,

@@ -217,7 +217,8 @@ async fn callers_at_once_lose_no_change_and_share_no_version() {
     }
     versions.sort_unstable();
     assert_eq!(versions, (1..=12).collect::<Vec<_>>());
-    assert_eq!(redis.cli(&["hlen", NAME]), "13");
+    // With the version, and the last changes.
+    assert_eq!(redis.cli(&["hlen", NAME]), "14");
     // Of those that want the same key, when there is none yet, one gets it.
     let calls = (0..12).map(|call: usize| {
         let mut admin = replicas[call % 3].admin.clone();
@@ -293,7 +294,7 @@ async fn fault_87_the_last_set_outlives_redis_and_all_replicas_agree_again() {
         until_quota(replica, "third", 600).await;
         assert_eq!(quota_of(replica, "other").await, 400);
     }
-    assert_eq!(redis.cli(&["hlen", NAME]), "4");
+    assert_eq!(redis.cli(&["hlen", NAME]), "5");
 }
 
 #[tokio::test]
@@ -416,7 +417,7 @@ async fn ten_thousand_are_read_and_no_more_are_set() {
     set(&mut replica, entry("customer-10001", 200))
         .await
         .unwrap();
-    assert_eq!(redis.cli(&["hlen", NAME]), "10001");
+    assert_eq!(redis.cli(&["hlen", NAME]), "10002");
     redis.cli(&["del", NAME]);
     let began = Instant::now();
     while redis.cli(&["hlen", NAME]) != "10001" {
@@ -424,6 +425,70 @@ async fn ten_thousand_are_read_and_no_more_are_set() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(redis.cli(&["keys", "*copy*"]), "");
+}
+
+/// Changes are learned without reading all that is set, from whichever replica they come, and however many there are.
+#[tokio::test]
+async fn changes_of_ten_thousand_are_read_and_not_all_of_them() {
+    let redis = Redis::start();
+    redis.cli(&["eval", FILL, "1", NAME]);
+    let [mut one, mut other, mut reader] = replicas(&redis.url()).await;
+    for replica in [&mut one, &mut other, &mut reader] {
+        until_quota(replica, "customer-10000", 3_000).await;
+    }
+    let pages = || {
+        let stats = redis.cli(&["info", "commandstats"]);
+        let calls = stats.split_once("cmdstat_hscan:calls=").unwrap().1;
+        calls.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = pages();
+    for round in 0..40_u64 {
+        for (replica, key) in [(&mut one, "customer-7"), (&mut other, "customer-8")] {
+            set(replica, entry(key, 200 + round)).await.unwrap();
+        }
+        if round % 10 == 0 {
+            assert!(
+                delete(&mut one, &format!("customer-{}", 100 + round))
+                    .await
+                    .existed
+            );
+        }
+    }
+    for (key, quota) in [
+        ("customer-7", 239),
+        ("customer-8", 239),
+        ("customer-130", 100),
+    ] {
+        for replica in [&mut one, &mut other, &mut reader] {
+            until_quota(replica, key, quota).await;
+        }
+    }
+    assert_eq!(pages(), before);
+}
+
+/// What is remembered of changes is bounded. Who knows an older version reads all.
+#[tokio::test]
+async fn a_replica_that_missed_more_than_is_remembered_reads_all() {
+    let redis = Redis::start();
+    let [mut one, mut reader, _] = replicas(&redis.url()).await;
+    set(&mut one, entry("first", 200)).await.unwrap();
+    until_quota(&mut reader, "first", 200).await;
+    let long = "k".repeat(500);
+    for change in 0..60_u64 {
+        set(&mut one, entry(&format!("{long}{change}"), 200 + change))
+            .await
+            .unwrap();
+    }
+    let kept = redis
+        .cli(&["hstrlen", NAME, "changes"])
+        .parse::<usize>()
+        .unwrap();
+    assert!((8_000..=16_384).contains(&kept), "{kept} bytes");
+    until_quota(&mut reader, &format!("{long}59"), 259).await;
+    assert_eq!(quota_of(&mut reader, &format!("{long}0")).await, 200);
+    redis.cli(&["hset", NAME, "changes", "garbage"]);
+    set(&mut one, entry("last", 300)).await.unwrap();
+    until_quota(&mut reader, "last", 300).await;
 }
 
 #[tokio::test]

@@ -25,7 +25,8 @@ use tollgate_core::plan::{
     OverrideSource, OverrideSubject, OverrideTable, PlanOverride, PlanSet, UnknownPlan,
 };
 use tollgate_store::{
-    Expiry, MemoryOverrides, OverrideChange, OverrideStore, SharedStore, StoreError, StoreRegistry,
+    Expiry, MemoryOverrides, OverrideChange, OverrideNews, OverrideStore, SharedStore, StoreError,
+    StoreRegistry,
 };
 
 /// Longest that a change waits for the store. Its caller is told within 2 s.
@@ -271,10 +272,20 @@ impl Overrides {
                 "the store had lost overrides; they were written back"
             );
         }
-        if let Some(records) = set.records {
-            let read = move || codec::read(records, set.version);
-            let read = tokio::task::spawn_blocking(read).await;
-            let read = read.map_err(|error| StoreError::InvalidReply(error.to_string()))?;
+        let read = move || match set.news {
+            OverrideNews::None => None,
+            OverrideNews::All(records) => Some(codec::read(records, set.version)),
+            OverrideNews::Changes(changes) => {
+                let names = changes.iter().map(|(name, _)| name.as_slice());
+                let names: Vec<&[u8]> = names.collect();
+                let records = changes.iter().filter_map(|(_, record)| record.clone());
+                let written = codec::read(records.collect(), set.version);
+                Some(known.after_change(&names, written))
+            }
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        let read = read.map_err(|error| StoreError::InvalidReply(error.to_string()))?;
+        if let Some(read) = read {
             self.apply_overrides(read).await;
         }
         Ok(())
@@ -393,14 +404,11 @@ impl Overrides {
                 OverrideStep::Put(name, expiry, payload) => Some((name, expiry, payload)),
             };
             let removed = known.removed_with(entry, put.is_none(), now_us);
-            let names: Vec<Vec<u8>> = removed
-                .iter()
-                .map(|(plan, subject)| codec::name(plan, subject))
-                .collect();
+            let mut names: Vec<&[u8]> = removed.iter().map(Vec::as_slice).collect();
             let change = OverrideChange {
                 known: known.version,
                 put,
-                removed: names.iter().map(Vec::as_slice).collect(),
+                removed: names.clone(),
             };
             let asked = self.asked(&turn)?;
             let changed = Box::pin(asked.store().change_overrides(&change, until)).await?;
@@ -419,7 +427,13 @@ impl Overrides {
                     ..entry.clone()
                 })
             });
-            self.apply_overrides(known.after_change(version, &removed, written.clone()))
+            names.extend(put.map(|(name, ..)| name));
+            let after = RuntimeOverrides {
+                entries: written.iter().cloned().collect(),
+                version,
+                ..RuntimeOverrides::default()
+            };
+            self.apply_overrides(known.after_change(&names, after))
                 .await;
             self.forget_denials(entry);
             return Ok(written);

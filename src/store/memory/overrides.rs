@@ -9,8 +9,8 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use crate::StoreError;
 use crate::clock::Clock;
 use crate::overrides::{
-    Expiry, OverrideChange, OverrideChanged, OverrideRecord, OverrideSet, OverrideStore,
-    OverrideVersion,
+    Expiry, OverrideChange, OverrideChanged, OverrideNews, OverrideRecord, OverrideSet,
+    OverrideStore, OverrideVersion,
 };
 
 /// Keeps overrides in this process's memory.
@@ -51,7 +51,10 @@ impl OverrideStore for MemoryOverrides {
         let read = OverrideSet {
             now_us: self.clock.now_us(),
             version: set.version,
-            records: is_news.then(|| set.by_name.values().cloned().collect()),
+            news: match is_news {
+                true => OverrideNews::All(set.by_name.values().cloned().collect()),
+                false => OverrideNews::None,
+            },
         };
         ready(Ok(read)).boxed()
     }

@@ -1,7 +1,7 @@
 //! Keeps the overrides that are set at runtime in one hash, by a small script. In a Cluster the hash is in one slot.
 //!
-//! The hash is read in pages, so that no call occupies Redis for long. Pages of different versions do not belong together: then the
-//! reading begins again.
+//! A reader asks for what has changed since the version it knows. Where that is not known any more, the whole hash is read, in pages,
+//! so that no call occupies Redis for long. What changes meanwhile is read at the end.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,8 +14,8 @@ use futures_util::future::BoxFuture;
 use super::script::Script;
 use super::{RedisStore, name};
 use crate::overrides::{
-    Expiry, OverrideChange, OverrideChanged, OverrideRecord, OverrideSet, OverrideStore,
-    OverrideVersion,
+    Expiry, OverrideChange, OverrideChanged, OverrideNews, OverrideRecord, OverrideSet,
+    OverrideStore, OverrideVersion,
 };
 use crate::{ReplicaId, StoreError};
 
@@ -25,8 +25,12 @@ static SCRIPT: LazyLock<Script> =
 
 /// Records that one call reads or copies, about. It takes Redis some 0.1 ms.
 const PAGE: usize = 100;
-/// Maximum number of times that a reading begins. Each time the set was changed meanwhile.
+/// Maximum number of times that a reading begins. Each time more changed meanwhile than the hash remembers.
 const READINGS_MAX: usize = 8;
+/// The cursor of the first page, which also comes with the last one.
+const FIRST: &str = "0";
+/// Fields of the hash that are no records: its version, and its last changes.
+const OTHERS: [&[u8]; 2] = [b"", b"changes"];
 /// Stands for no version in a question, so that a page is given in any case.
 const ANY: &str = "any";
 
@@ -34,15 +38,22 @@ const ANY: &str = "any";
 struct OverridesPage {
     now_us: u64,
     version: OverrideVersion,
-    /// `None`: the version is the one that was asked about.
-    content: Option<Content>,
+    /// Number of records in the set, if it is not the known one.
+    count: u64,
+    content: Content,
 }
 
-struct Content {
-    fields: u64,
-    next_cursor: String,
-    records: Vec<OverrideRecord>,
+enum Content {
+    /// The version is the one that was asked about.
+    Known,
+    /// What has changed since.
+    Changes(Vec<ChangedRecord>),
+    /// A part of the hash, and the cursor of the next part.
+    Page(String, Vec<OverrideRecord>),
 }
+
+/// A name, and its record if there is one.
+type ChangedRecord = (Vec<u8>, Option<OverrideRecord>);
 
 impl OverrideStore for RedisStore {
     fn read_overrides(
@@ -114,43 +125,57 @@ impl OverrideStore for RedisStore {
 }
 
 impl RedisStore {
-    /// Reads all pages. `None`: they do not belong together.
+    /// Reads what is news to a reader who knows this version. `None`: what was read does not belong together.
     async fn read_once(
         &self,
         known: OverrideVersion,
         until: Instant,
     ) -> Result<Option<OverrideSet>, StoreError> {
-        let mut known_text = text_of(known);
-        let mut cursor = "0".to_owned();
-        let mut version = None;
-        let mut records = BTreeMap::new();
-        loop {
-            let page = self.read_page(&known_text, &cursor, until).await?;
-            let set = OverrideSet {
-                now_us: page.now_us,
-                version: page.version,
-                records: None,
+        let first = self.read_page(&text_of(known), FIRST, until).await?;
+        let (now_us, version) = (first.now_us, first.version);
+        let set = |news| OverrideSet {
+            now_us,
+            version,
+            news,
+        };
+        let mut count = first.count;
+        let (mut cursor, records) = match first.content {
+            _ if version.number < known.number => return Ok(Some(set(OverrideNews::None))),
+            Content::Known => return Ok(Some(set(OverrideNews::None))),
+            Content::Changes(changes) => return Ok(Some(set(OverrideNews::Changes(changes)))),
+            Content::Page(cursor, records) => (cursor, records),
+        };
+        let mut read: BTreeMap<_, _> = named(records).collect();
+        while cursor != FIRST {
+            let page = self.read_page(ANY, &cursor, until).await?;
+            let Content::Page(next, records) = page.content else {
+                return Err(unreadable());
             };
-            let content = match page.content {
-                Some(content) if page.version.number >= known.number => content,
-                _ => return Ok(Some(set)),
-            };
-            if *version.get_or_insert(page.version) != page.version {
-                return Ok(None);
-            }
-            let named = content.records.into_iter();
-            records.extend(named.map(|record| (record.name.clone(), record)));
-            if content.next_cursor == "0" {
-                // A cursor of another server may have passed over some.
-                let complete =
-                    u64::try_from(records.len()).is_ok_and(|read| read == content.fields);
-                return Ok(complete.then(|| OverrideSet {
-                    records: Some(records.into_values().collect()),
-                    ..set
-                }));
-            }
-            (known_text, cursor) = (ANY.to_owned(), content.next_cursor);
+            (cursor, count) = (next, page.count);
+            read.extend(named(records));
         }
+        // What changed meanwhile was read as it was before or after.
+        let end = self.read_page(&text_of(version), FIRST, until).await?;
+        match end.content {
+            Content::Known => {}
+            Content::Changes(changes) => {
+                count = end.count;
+                for (name, record) in changes {
+                    match record {
+                        Some(record) => read.insert(name, record),
+                        None => read.remove(&name),
+                    };
+                }
+            }
+            Content::Page(..) => return Ok(None),
+        }
+        // A cursor of another server may have passed over some.
+        let is_complete = u64::try_from(read.len()).is_ok_and(|read| read == count);
+        Ok(is_complete.then(|| OverrideSet {
+            now_us: end.now_us,
+            version: end.version,
+            news: OverrideNews::All(read.into_values().collect()),
+        }))
     }
 
     async fn read_page(
@@ -246,34 +271,53 @@ fn record(name: &[u8], value: &[u8]) -> OverrideRecord {
     }
 }
 
+fn named(records: Vec<OverrideRecord>) -> impl Iterator<Item = (Vec<u8>, OverrideRecord)> {
+    records
+        .into_iter()
+        .map(|record| (record.name.clone(), record))
+}
+
 fn page(reply: &[Value]) -> Option<OverridesPage> {
     let (now_us, version) = (reply.first()?.as_u64()?, reply.get(1)?.as_bytes()?);
-    let content = match &reply[2..] {
-        [] => None,
+    let (fields, content) = match &reply[2..] {
+        [] => (None, Content::Known),
+        [fields, Value::Array(changes)] => (Some(fields), Content::Changes(changes_in(changes)?)),
         [fields, next_cursor, Value::Array(pairs)] => {
-            let (pairs, []) = pairs.as_chunks::<2>() else {
-                return None;
-            };
-            let read =
-                |[name, value]: &[Value; 2]| Some(record(name.as_bytes()?, value.as_bytes()?));
-            let records: Option<Vec<_>> = pairs.iter().map(read).collect();
-            let mut records = records?;
-            // The version is a field, too.
-            records.retain(|record| !record.name.is_empty());
-            let of_version = u64::from(!version.is_empty());
-            Some(Content {
-                fields: fields.as_u64()?.checked_sub(of_version)?,
-                next_cursor: next_cursor.as_string()?,
-                records,
-            })
+            let changes = changes_in(pairs)?.into_iter();
+            let is_record = |record: &OverrideRecord| !OTHERS.contains(&record.name.as_slice());
+            let records = changes.filter_map(|(_, record)| record).filter(is_record);
+            let page = Content::Page(next_cursor.as_string()?, records.collect());
+            (Some(fields), page)
         }
         _ => return None,
+    };
+    let of_version = u64::from(!version.is_empty());
+    let count = match fields {
+        Some(fields) => fields.as_u64()?.checked_sub(of_version)?,
+        None => 0,
     };
     Some(OverridesPage {
         now_us,
         version: version_in(version),
+        count,
         content,
     })
+}
+
+/// Names, each followed by its value or by nil.
+fn changes_in(pairs: &[Value]) -> Option<Vec<ChangedRecord>> {
+    let (pairs, []) = pairs.as_chunks::<2>() else {
+        return None;
+    };
+    let read = |[name, value]: &[Value; 2]| {
+        let name = name.as_bytes()?;
+        let of_value = match value {
+            Value::Null => None,
+            value => Some(record(name, value.as_bytes()?)),
+        };
+        Some((name.to_vec(), of_value))
+    };
+    pairs.iter().map(read).collect()
 }
 
 fn changed(reply: &[Value]) -> Option<OverrideChanged> {

@@ -55,51 +55,41 @@ impl RuntimeOverrides {
             .any(|unreadable| unreadable.record.name == name)
     }
 
-    /// What a change of this override removes: itself if it is not written, and some that are expired.
+    /// Names of what a change of this override removes: itself if it is not written, and some that are expired.
     pub(super) fn removed_with(
         &self,
         entry: &PlanOverride,
         itself: bool,
         now_us: u64,
-    ) -> Vec<(Arc<str>, OverrideSubject)> {
-        let subject = |entry: &PlanOverride| (entry.plan.clone(), entry.subject.clone());
-        let own = subject(entry);
-        let expired = self.entries.iter().filter(|other| other.is_expired(now_us));
-        let others = expired
-            .map(|other| subject(other))
-            .filter(|other| *other != own);
-        let removed = others.take(EXPIRED_REMOVED_MAX);
-        removed.chain(itself.then(|| own.clone())).collect()
+    ) -> Vec<Vec<u8>> {
+        let name = |entry: &PlanOverride| codec::name(&entry.plan, &entry.subject);
+        let is_same =
+            |other: &PlanOverride| (&other.plan, &other.subject) == (&entry.plan, &entry.subject);
+        let others = self.entries.iter().map(|other| &**other);
+        let expired = others.filter(|other| other.is_expired(now_us) && !is_same(other));
+        let removed = expired.take(EXPIRED_REMOVED_MAX).map(name);
+        removed.chain(itself.then(|| name(entry))).collect()
     }
 
-    /// What is set after a change.
-    pub(super) fn after_change(
-        &self,
-        version: OverrideVersion,
-        removed: &[(Arc<str>, OverrideSubject)],
-        written: Option<Arc<PlanOverride>>,
-    ) -> Self {
+    /// What is set after a change: nothing under these names but what was `written`, which has the version after it.
+    pub(super) fn after_change(&self, names: &[&[u8]], written: Self) -> Self {
         let mut after = Self {
             entries: self.entries.clone(),
             unreadable: self.unreadable.clone(),
-            version,
+            version: written.version,
         };
-        let written_subject = written
-            .iter()
-            .map(|entry| (entry.plan.clone(), entry.subject.clone()));
-        for (plan, subject) in removed.iter().cloned().chain(written_subject) {
-            let name = codec::name(&plan, &subject);
-            after
-                .unreadable
-                .retain(|unreadable| unreadable.record.name != name);
-            if let Ok(place) = after.place_of(&plan, &subject) {
+        let is_named = |other: &Arc<Unreadable>| names.contains(&other.record.name.as_slice());
+        after.unreadable.retain(|other| !is_named(other));
+        for (plan, subject) in names.iter().filter_map(|name| codec::parts_of(name)) {
+            if let Ok(place) = after.place_of(plan, &subject) {
                 after.entries.remove(place);
             }
         }
-        if let Some(written) = written {
-            let (Ok(place) | Err(place)) = after.place_of(&written.plan, &written.subject);
-            after.entries.insert(place, written);
+        for entry in written.entries {
+            let (Ok(place) | Err(place)) = after.place_of(&entry.plan, &entry.subject);
+            after.entries.insert(place, entry);
         }
+        after.unreadable.extend(written.unreadable);
         after
     }
 }
