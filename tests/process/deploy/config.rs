@@ -1,12 +1,13 @@
 //! The config within the chart's values: any that the program takes, and none with an error is rolled out.
 
 use std::collections::BTreeSet;
+use std::process::Output;
 
 use serde_json::Value;
 
 use super::{checked, load};
 use crate::process::docs::known_fields;
-use crate::support::manifests::{config_of, documents, is_hook, manifests, read, render};
+use crate::support::manifests::{config_of, documents, is_hook, manifests, of_kind, read, render};
 use crate::support::server::tollgate;
 
 /// The config of the manual that has everything.
@@ -225,27 +226,74 @@ fn a_config_with_an_error_ends_an_upgrade_before_anything_changes() {
             pod["volumes"][0]["configMap"]["name"],
             read["metadata"]["name"]
         );
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(
-            folder.path().join("tollgate.yaml"),
-            read["data"]["tollgate.yaml"].as_str().unwrap(),
-        )
-        .unwrap();
-        let words = pod["containers"][0]["args"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|word| word.as_str().unwrap());
-        let output = tollgate()
-            .args(words.map(|word| word.replace("/etc/tollgate", folder.path().to_str().unwrap())))
-            .output()
-            .unwrap();
+        let output = judged_by(job, &config_of(&text));
         assert_eq!(output.status.success(), said.is_none(), "{output:?}");
         assert!(
             said.is_none_or(|said| String::from_utf8_lossy(&output.stderr).contains(said)),
             "{output:?}"
         );
     }
+}
+
+/// What the container of the Job says of the config, with its arguments and its variables.
+fn judged_by(job: &Value, config: &str) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    let words = container["args"].as_array().unwrap().iter();
+    let words = words.map(|word| word.as_str().unwrap());
+    let mut command = tollgate();
+    command.args(words.map(|word| word.replace("/etc/tollgate", folder.path().to_str().unwrap())));
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let (name, value) = (&variable["name"], &variable["value"]);
+        command.env(name.as_str().unwrap(), value.as_str().unwrap());
+    }
+    command.output().unwrap()
+}
+
+/// Redis has another URL than the values name, as one that comes from a Secret; an authority goes with that one alone.
+#[test]
+fn the_check_judges_the_config_with_the_variables_that_beat_it() {
+    for (name, value, said) in [
+        ("TOLLGATE_STORE__URL", "rediss://redis", None),
+        ("TOLLGATE_STORE__URL", "redis://redis", Some("store.tls")),
+        ("TOLLGATE_WORKERS", "many", Some("workers")),
+    ] {
+        let text = render(&format!(
+            "{{ store: {{ url: 'redis://redis', caSecret: {{ name: ca }} }}, extraEnv: [{{ name: {name}, value: '{value}' }}] }}"
+        ))
+        .unwrap();
+        let output = judged_by(&of_kind(&text, "Job"), &config_of(&text));
+        assert_eq!(output.status.success(), said.is_none(), "{output:?}");
+        assert!(
+            said.is_none_or(|said| String::from_utf8_lossy(&output.stderr).contains(said)),
+            "{output:?}"
+        );
+    }
+}
+
+/// What the release itself makes is not there before an install. The Job would wait for it, and the pods have to.
+#[test]
+fn the_check_alone_does_without_a_secret_that_is_not_there() {
+    let text = render(
+        "{ store: { url: 'redis://redis' },
+           extraEnv: [{ name: A, valueFrom: { secretKeyRef: { name: s, key: k } } }, { name: B, valueFrom: { configMapKeyRef: { name: c, key: k } } },
+             { name: C, value: c }, { name: D, valueFrom: { fieldRef: { fieldPath: spec.nodeName } } }],
+           extraEnvFrom: [{ secretRef: { name: s } }, { configMapRef: { name: c }, prefix: P }] }",
+    )
+    .unwrap();
+    checked(&text).unwrap();
+    let variables = |kind: &str| {
+        let container = of_kind(&text, kind)["spec"]["template"]["spec"]["containers"][0].clone();
+        format!("{} {}", container["env"], container["envFrom"])
+    };
+    let (of_check, of_pods) = (variables("Job"), variables("Deployment"));
+    assert_eq!(
+        of_check.matches("\"optional\":true").count(),
+        4,
+        "{of_check}"
+    );
+    assert_eq!(of_check.replace(",\"optional\":true", ""), of_pods);
 }
 
 /// Its pod is none of the fleet's. No registry has the image by default: an install would wait for it, and never tell what to do.

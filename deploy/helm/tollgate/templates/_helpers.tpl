@@ -121,6 +121,22 @@ envFrom: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{/*
+The same for the Job that checks the config. A Secret or ConfigMap that this release has yet to make is not there before an install,
+and its Job would wait for it in vain. So each of them may be missing, and its variables are then left out.
+*/}}
+{{- define "tollgate.check.environment" -}}
+{{- $extra := pick .Values "extraEnv" "extraEnvFrom" | deepCopy -}}
+{{- range $extra.extraEnv -}}
+{{- $from := get . "valueFrom" | default dict -}}
+{{- range list "secretKeyRef" "configMapKeyRef" }}{{ with get $from . }}{{ $_ := set . "optional" true }}{{ end }}{{ end -}}
+{{- end -}}
+{{- range $source := $extra.extraEnvFrom -}}
+{{- range list "secretRef" "configMapRef" }}{{ with get $source . }}{{ $_ := set . "optional" true }}{{ end }}{{ end -}}
+{{- end -}}
+{{- include "tollgate.environment" (dict "Values" $extra) -}}
+{{- end }}
+
 {{/* The probes ask over the Unix socket, which is never encrypted: so they are the same with TLS and without. */}}
 {{- define "tollgate.probes" -}}
 startupProbe:
