@@ -172,7 +172,21 @@ fn addresses_that_the_service_does_not_reach_are_refused() {
             "",
             "leave it out, or write 0.0.0.0:50051",
         ),
-        ("metrics: ''", "", "config.listen.metrics has no address"),
+        (
+            "metrics: ''",
+            "",
+            "config.listen.metrics has no address that other pods reach at ports.metrics, which is 9464; leave it out, or write plaintext:0.0.0.0:9464",
+        ),
+        (
+            "metrics: '0.0.0.0:9464'",
+            ", tls: { secretName: t }",
+            "config.listen.metrics is encrypted by listen.tls, and scrapes and the readiness probe ask without; leave it out, or write plaintext:0.0.0.0:9464",
+        ),
+        (
+            "metrics: '[::]:9464', tls: { cert_file: /files/a, key_file: /files/b }",
+            "",
+            "write plaintext:[::]:9464",
+        ),
         (
             "http: 'localhost:8080'",
             ", http: { enabled: true }",

@@ -79,6 +79,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $_ := set $listen "grpc" $grpc -}}
 {{- include (ternary "tollgate.fleet.reached" "tollgate.sidecar.reached" .Values.fleet.enabled) (dict "Values" .Values "listen" $listen) -}}
+{{- if and (get $listen "tls") (not (hasPrefix "plaintext:" $listen.metrics)) -}}
+{{- fail (printf "config.listen.metrics is encrypted by listen.tls, and scrapes and the readiness probe ask without; leave it out, or write plaintext:%s" $listen.metrics) -}}
+{{- end -}}
 {{- toYaml $listen -}}
 {{- end }}
 
@@ -88,7 +91,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $reached := false -}}
 {{- range .addresses }}{{- if and (hasSuffix $end .) (not (include "tollgate.local" .)) }}{{- $reached = true }}{{- end }}{{- end -}}
 {{- if not $reached -}}
-{{- fail (printf "config.listen.%s has no address that other pods reach at ports.%s, which is %d; leave it out, or write 0.0.0.0%s" .name .name (int .port) $end) -}}
+{{- fail (printf "config.listen.%s has no address that other pods reach at ports.%s, which is %d; leave it out, or write %s0.0.0.0%s" .name .name (int .port) (ternary "plaintext:" "" (eq .name "metrics")) $end) -}}
 {{- end -}}
 {{- end }}
 
