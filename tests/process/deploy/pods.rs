@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::sidecar::rendered;
 use super::{checked, load};
-use crate::support::manifests::{config_of, documents, manifests, of_kind, render};
+use crate::support::manifests::{config_of, documents, manifests, of_kind, read, render};
 
 const REDIS: &str = "store: { url: 'redis://redis:6379/0' }";
 
@@ -63,6 +63,26 @@ fn variables_and_volumes_of_the_values_are_in_the_fleet_and_in_a_sidecar() {
         let last = |list: &Value| list.as_array().unwrap().last().unwrap().clone();
         assert_eq!(last(&server["volumeMounts"])["mountPath"], "/files");
         assert_eq!(last(&pod["volumes"])["secret"]["secretName"], "files");
+    }
+}
+
+/// The rule of docs/operations/deploy.md, in MiB. Without a number of workers there is one per core of the node.
+#[test]
+fn the_memory_limit_has_room_for_the_workers() {
+    let kustomized =
+        |folder: &str| manifests(&["build", &format!("deploy/kustomize/{folder}")], "").unwrap();
+    for (text, place) in [
+        (render(REDIS).unwrap(), "containers"),
+        (kustomized("base"), "containers"),
+        (kustomized("example"), "containers"),
+        (rendered("{}"), "initContainers"),
+        (read("deploy/kubernetes/sidecar.yaml"), "initContainers"),
+    ] {
+        let workers = load(&config_of(&text)).workers;
+        let workers = workers.unwrap_or_else(|| panic!("one per core: {text}"));
+        let pod = of_kind(&text, "Deployment")["spec"]["template"]["spec"].clone();
+        let limit = &pod[place][0]["resources"]["limits"]["memory"];
+        assert_eq!(*limit, format!("{}Mi", 128 + 64 * workers.get()), "{text}");
     }
 }
 

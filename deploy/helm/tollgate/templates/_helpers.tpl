@@ -100,11 +100,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if regexMatch "^$|^unix:|^(plaintext:)?(127[.]|localhost:|\\[::1\\])" . }}true{{- end -}}
 {{- end }}
 
-{{/* The config without what is reloaded: a change of it needs a restart. A sidecar serves one pod, so one worker is enough. */}}
+{{/*
+The config without what is reloaded: a change of it needs a restart. Each worker takes memory, so there are as many as the limits of
+the values have room for, and not one per core of any node. A sidecar serves one pod, so one is enough.
+*/}}
 {{- define "tollgate.settings" -}}
 {{- $listen := include "tollgate.listen" . | fromYaml -}}
 {{- $store := include "tollgate.store" . | fromYaml -}}
-{{- $workers := ternary dict (dict "workers" 1) .Values.fleet.enabled -}}
+{{- $workers := dict "workers" (ternary 4 1 .Values.fleet.enabled) -}}
 {{- mergeOverwrite $workers (omit .Values.config "default_plan" "envoy" "plans") (dict "listen" $listen "store" $store) | toYaml -}}
 {{- end }}
 
