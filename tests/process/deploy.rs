@@ -163,6 +163,8 @@ fn only_what_is_not_reloaded_begins_a_rollout() {
     for same in [
         ", plans: { other: { unlimited: true } }",
         ", config: { default_plan: free }",
+        ", config: { overrides: [{ plan: free, key: a, quotas: [{ quota: 5 }] }] }",
+        ", config: { envoy: { joint: true } }",
     ] {
         assert_eq!(template(same), before, "{same}");
     }

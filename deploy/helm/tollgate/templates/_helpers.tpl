@@ -108,13 +108,13 @@ the values have room for, and not one per core of any node. A sidecar serves one
 {{- $listen := include "tollgate.listen" . | fromYaml -}}
 {{- $store := include "tollgate.store" . | fromYaml -}}
 {{- $workers := dict "workers" (ternary 4 1 .Values.fleet.enabled) -}}
-{{- mergeOverwrite $workers (omit .Values.config "default_plan" "envoy" "plans") (dict "listen" $listen "store" $store) | toYaml -}}
+{{- mergeOverwrite $workers (omit .Values.config "default_plan" "envoy" "overrides" "plans") (dict "listen" $listen "store" $store) | toYaml -}}
 {{- end }}
 
 {{/* The whole config. Its own plans, if there are any, stand in place of the values' plans. */}}
 {{- define "tollgate.config" -}}
 {{ include "tollgate.settings" . }}
-{{ merge (dict "plans" (get .Values.config "plans" | default .Values.plans)) (pick .Values.config "default_plan" "envoy") | toYaml }}
+{{ merge (dict "plans" (get .Values.config "plans" | default .Values.plans)) (pick .Values.config "default_plan" "envoy" "overrides") | toYaml }}
 {{- end }}
 
 {{/* What the environment of tollgate has beside. Its variables beat the config. */}}
