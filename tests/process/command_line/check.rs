@@ -109,6 +109,29 @@ fn check_takes_what_serving_takes_and_prints_the_settings_in_force() {
     assert_settings_in_json(&json, text.lines().count() - 1);
 }
 
+/// By its index. A variable beats the file, and a flag beats both.
+#[test]
+fn a_flag_or_a_variable_sets_a_field_of_a_limit() {
+    let file = file(PLANS.as_bytes());
+    let variable = "TOLLGATE_PLANS__P__LIMITS[0]__QUOTA";
+    for (flags, line) in [
+        (
+            &["--print"][..],
+            "plans.p.limits[0].quota = 6  (variable \"TOLLGATE_PLANS__P__LIMITS[0]__QUOTA\")",
+        ),
+        (
+            &["--print", "--set", "plans.p.limits[0].quota=5"][..],
+            "plans.p.limits[0].quota = 5  (flag --set plans.p.limits[0].quota)",
+        ),
+    ] {
+        let mut command = tollgate();
+        command.arg("check").arg(file.path());
+        let output = command.args(flags).env(variable, "6").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+}
+
 #[test]
 fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
     let config = file(PLANS.as_bytes());
