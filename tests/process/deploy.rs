@@ -332,6 +332,8 @@ fn the_compose_file_has_a_valid_config_and_mounts_what_is_there() {
 fn the_unit_of_systemd_is_understood() {
     let unit = read("deploy/systemd/tollgate.service");
     assert!(unit.contains("Type=notify\n"));
+    // A service that fails at boot comes back without a person.
+    assert!(unit.contains("StartLimitIntervalSec=0\n") && unit.contains("RestartSec=2\n"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.service");
     std::fs::write(
