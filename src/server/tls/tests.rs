@@ -117,6 +117,16 @@ fn a_reload_on_request_uses_the_new_files_at_once() {
     assert_eq!(tls.status().not_after, Y2101);
 }
 
+/// A running process would keep the old pair, as the test of bad pairs shows; a start has no other.
+#[test]
+fn a_start_with_a_certificate_that_has_expired_serves_it() {
+    let folder = Folder::new();
+    folder.issue(2000);
+    let (tls, _watch) = folder.load();
+    assert!(tls.pair().has_expired());
+    assert!(!tls.status().last_refused);
+}
+
 #[test]
 fn an_error_names_its_setting_and_not_its_path() {
     let folder = Folder::new();
