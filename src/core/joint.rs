@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, Outcome};
+use crate::decision::{Decision, LimitStatus, Outcome};
 use crate::key::{Cost, Key};
 
 /// Maximum number of requests of one joint decision.
@@ -100,15 +100,15 @@ fn longest_wait(decisions: &[Decision]) -> usize {
         .map_or(0, |(index, _)| index)
 }
 
-/// The request whose binding limit has the least share left; one without limits has all of it.
+/// The request whose binding limit has the least share left. Requests without limits come last.
 fn least_share(decisions: &[Decision]) -> usize {
-    let share = |decision: &Decision| {
+    let share = |(index, decision): (usize, &Decision)| {
         let status = decision.limits().iter().zip(decision.binding()).next();
-        status.map_or((1, 1), |(_, status)| {
-            (u128::from(status.remaining), u128::from(status.capacity))
-        })
+        let parts =
+            |status: &LimitStatus| (u128::from(status.remaining), u128::from(status.capacity));
+        status.map(|(_, status)| (index, parts(status)))
     };
-    let all = decisions.iter().map(share).enumerate();
+    let all = decisions.iter().enumerate().filter_map(share);
     all.min_by(|(_, a), (_, b)| (a.0 * b.1).cmp(&(b.0 * a.1)))
         .map_or(0, |(index, _)| index)
 }
@@ -116,7 +116,7 @@ fn least_share(decisions: &[Decision]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{DecidedBy, LimitStatus};
+    use crate::decision::DecidedBy;
 
     fn decision(outcome: Outcome, remaining: u64, quota: u64, wait_us: Option<u64>) -> Decision {
         let status = LimitStatus {
@@ -154,6 +154,8 @@ mod tests {
         );
         let unlimited = JointDecision::new(vec![by_plan(Outcome::Allowed), allowed(5, 6)]);
         assert_eq!(unlimited.binding, 1);
+        let fresh = JointDecision::new(vec![by_plan(Outcome::Allowed), allowed(6, 6)]);
+        assert_eq!(fresh.binding, 1);
     }
 
     #[test]

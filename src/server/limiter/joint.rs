@@ -410,12 +410,14 @@ pub(super) fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> V
 pub(super) fn sums_without_shadow(checks: &[&Check]) -> Vec<Cost> {
     let (mut sums, mut tested) = (Sums::default(), Vec::new());
     // As the store sees them, which is asked only where something is counted.
-    let is_charge = |check: &&Check| check.mode == Mode::Charge && !check.plan.limits().is_empty();
-    let charges = checks.iter().copied().any(|check| is_charge(&check));
+    let counts = |check: &Check| !check.plan.limits().is_empty();
+    let charges = checks
+        .iter()
+        .any(|check| check.mode == Mode::Charge && counts(check));
     for check in checks {
         let (counts_as, key) = (&check.plan.counts_as, &check.key);
         tested.push(sums.tested_cost(counts_as, key, check.cost));
-        if !check.plan.shadow && (check.mode == Mode::Charge || !charges) {
+        if counts(check) && !check.plan.shadow && (check.mode == Mode::Charge || !charges) {
             sums.add(counts_as, key, check.cost);
         }
     }

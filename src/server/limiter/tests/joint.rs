@@ -308,3 +308,18 @@ async fn a_denial_of_the_store_holds_whatever_the_policies_say_of_requests_that_
     // Nothing was counted in this replica's memory either.
     assert_eq!(joint.decisions[2].key_status().remaining, Some(4));
 }
+
+/// What a plan without limits asks for is in no sum of those it counts as one with.
+#[tokio::test]
+async fn units_of_an_unlimited_plan_are_added_to_nothing() {
+    let free = Plan {
+        counts_as: "ten".into(),
+        ..Plan::new("free", Rule::Unlimited)
+    };
+    let plans = [plan("ten", 10), free].into_iter().collect();
+    let store = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
+    let limiter = Limiter::new(plans, store, SETTINGS, Arc::new(Clock0));
+    let joint = ask(&limiter, &[("free", 10), ("ten", 10)]).await;
+    assert_eq!((joint.outcome, joint.binding), (Outcome::Allowed, 1));
+    assert_eq!(joint.decisions[1].key_status().remaining, Some(0));
+}
