@@ -63,9 +63,10 @@ pub(super) const SETTINGS: [&str; 41] = [
     "overrides",
 ];
 /// Tables whose names the user chooses, and lists of tables, so that any path below them may be a setting.
-const WITH_ANYTHING_BELOW: [&str; 5] = [
+const WITH_ANYTHING_BELOW: [&str; 6] = [
     "plans.",
     "overrides.",
+    "overrides[",
     "envoy.domains.",
     "check.subjects.",
     "check.subjects[",

@@ -124,9 +124,15 @@ impl<'a> ParameterNames<'a> {
         self.subjects?.not_taken(name)
     }
 
-    /// In the query of a call with a body, nothing stands but what a proxy may add.
+    /// In the query of a call with a body, nothing stands but what a proxy may add. Listed subjects take no id: with it, a client would
+    /// be charged once for all its requests.
     fn own(self) -> impl Iterator<Item = &'static str> {
         let own = self.call.own().iter().copied();
-        own.filter(move |name| self.subjects.is_some() || *name == "deny_status")
+        let are_listed = matches!(self.subjects, Some(Subjects::Listed(_)));
+        let takes_id = self.call != CallPath::Check || !are_listed;
+        own.filter(move |name| match *name {
+            "request_id" if !takes_id => false,
+            name => self.subjects.is_some() || name == "deny_status",
+        })
     }
 }

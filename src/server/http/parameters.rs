@@ -75,6 +75,10 @@ pub(super) struct RequestFields {
     pub shard: Option<String>,
 }
 
+/// The requests of a joint decision, in their order.
+#[derive(Debug)]
+struct RequestList(Vec<RequestFields>);
+
 /// The given parameters. Those of the check itself have the right types; no bounds are checked yet.
 #[derive(Debug, Default)]
 pub(super) struct ParameterFields {
@@ -82,7 +86,7 @@ pub(super) struct ParameterFields {
     deny_status: Option<u16>,
     peek: Option<bool>,
     /// Only in JSON.
-    requests: Option<Vec<RequestFields>>,
+    requests: Option<RequestList>,
     /// Every name of the JSON, also one whose value is null.
     names: Vec<String>,
 }
@@ -227,15 +231,13 @@ impl ParameterFields {
             return Err("request_id stands beside peek, which charges nothing".to_owned());
         }
         let of_one = |asked| match (asked, &id) {
-            (RequestedChecks::Joint(_), Some(_)) => {
-                Err("request_id stands beside several subjects: \
+            (RequestedChecks::Joint(_), Some(_)) => Err("request_id stands beside requests: \
                 a joint decision takes none"
-                    .to_owned())
-            }
+                .to_owned()),
             (asked, _) => Ok(asked),
         };
         let asked = match self.requests.take() {
-            Some(requests) => joint(self.named_requests(requests, settings)?, mode)?,
+            Some(RequestList(requests)) => joint(self.named_requests(requests, settings)?, mode)?,
             None => {
                 let parameters = &self.given;
                 let found = settings.requests(RequestParts {

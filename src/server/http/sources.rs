@@ -56,6 +56,11 @@ impl Source {
         Self::Parameter(name.into())
     }
 
+    /// Whether the caller gives it as a parameter.
+    pub(super) fn is_parameter(&self) -> bool {
+        matches!(self, Self::Parameter(_))
+    }
+
     /// A text that is always there.
     pub fn default(text: &str) -> Self {
         Self::Default(text.into())

@@ -76,10 +76,7 @@ impl Default for Subjects {
 impl Subjects {
     /// The one subject of `check.key` and `check.plan`. A shard belongs to a key that is a parameter, and is one itself.
     pub fn one(key: Vec<Vec<Source>>, plan: Vec<Source>) -> Self {
-        let has_parameter = key
-            .iter()
-            .flatten()
-            .any(|part| matches!(part, Source::Parameter(_)));
+        let has_parameter = key.iter().flatten().any(Source::is_parameter);
         Self::One(Box::new(SubjectSources {
             key,
             plan,
@@ -204,13 +201,21 @@ impl CheckSettings {
                 let dot = if name.is_empty() { "" } else { "." };
                 format!("{name}{dot}{part} is empty: {}", send(sources))
             };
-            let Some(key) = self.key(subject, request)? else {
+            let Some((key, source)) = self.key(subject, request)? else {
                 if subject.optional {
                     continue;
                 }
                 return Err(none("key", subject.key.iter().flatten().collect()));
             };
             let plan = self.first(&subject.plan, request)?;
+            let shard = self.first(&subject.shard, request)?;
+            let is_given = source.iter().any(Source::is_parameter);
+            if shard.is_some() && !is_given && matches!(self.subjects, Subjects::One(_)) {
+                let key = send(source.iter().collect());
+                return Err(format!(
+                    "shard belongs to a key that is a parameter; the key of this request is in another place: {key}, and no shard"
+                ));
+            }
             let cost = if request.has_cost {
                 let cost = self.cost(&subject.cost, request)?;
                 Some(cost.ok_or_else(|| none("cost", subject.cost.iter().collect()))?)
@@ -221,7 +226,7 @@ impl CheckSettings {
                 key,
                 plan: plan.ok_or_else(|| none("plan", subject.plan.iter().collect()))?,
                 cost,
-                shard: self.first(&subject.shard, request)?,
+                shard,
             };
             found.push(NamedRequest { name, fields });
         }
@@ -236,11 +241,12 @@ impl CheckSettings {
         Ok(found)
     }
 
-    fn key(
+    /// The key, and the parts of the source that it came from.
+    fn key<'a>(
         &self,
-        subject: &SubjectSources,
+        subject: &'a SubjectSources,
         request: RequestParts<'_>,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<(String, &'a [Source])>, String> {
         for source in &subject.key {
             // An error of a part comes before the absence of another.
             let found: Vec<Option<String>> = source
@@ -248,7 +254,7 @@ impl CheckSettings {
                 .map(|part| self.text(part, request))
                 .collect::<Result<_, _>>()?;
             if let Some(parts) = found.into_iter().collect::<Option<Vec<String>>>() {
-                return Ok(Some(joined(parts)));
+                return Ok(Some((joined(parts), source)));
             }
         }
         Ok(None)
@@ -555,12 +561,17 @@ mod tests {
             (
                 "key=a",
                 &[],
-                "the request has an unknown parameter, key; there are u, plan, units, cost, deny_status, peek, request_id",
+                "the request has an unknown parameter, key; there are u, plan, units, cost, deny_status, peek",
+            ),
+            (
+                "u=a&units=1&request_id=r",
+                &[],
+                "the request has an unknown parameter, request_id; there are u, plan, units, cost, deny_status, peek",
             ),
             (
                 "u=a&Units=1",
                 &[],
-                "the request has an unknown parameter; there are u, plan, units, cost, deny_status, peek, request_id",
+                "the request has an unknown parameter; there are u, plan, units, cost, deny_status, peek",
             ),
             (
                 "u=a&units=1",

@@ -409,7 +409,7 @@ fn key_and_plan_come_from_where_the_config_says() {
         body,
     );
     let checked = check(&server.http(), "user=u1&request_id=a");
-    checked.assert_is_problem(400, "request_id stands beside several subjects", body);
+    checked.assert_is_problem(400, "an unknown parameter, request_id", body);
 }
 
 #[test]

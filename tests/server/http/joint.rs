@@ -95,6 +95,27 @@ fn requests_that_cannot_be_decided_say_which() {
     ask(&http, "", &beside)
         .0
         .assert_is_problem(400, "requests stands beside key", &beside);
+    let of = |request| json!({ "requests": [ { "key": "k", "plan": "two" }, request ] });
+    for (request, sentence) in [
+        (
+            json!({ "key": "k", "plan": "two", "request_id": "r" }),
+            "requests[1]: unknown field `request_id`, expected one of `key`, `plan`, `cost`, `shard`",
+        ),
+        (json!({ "key": "k" }), "requests[1]: missing field `plan`"),
+        // By position, an object with other fields would be a request.
+        (
+            json!(["k", "two"]),
+            "requests[1]: invalid type: sequence, expected an object with key and plan",
+        ),
+        (
+            json!(1),
+            "requests[1]: invalid type: integer `1`, expected an object",
+        ),
+    ] {
+        let (reply, _) = ask(&http, "", &of(request));
+        assert!(!reply.body.contains("there are"), "{}", reply.body);
+        reply.assert_is_problem(400, sentence, sentence);
+    }
     assert_eq!(check(&http, "key=k&plan=two&requests=1").status, 400);
     let one = json!({ "requests": [ { "key": "k", "plan": "two" } ] });
     assert_eq!(told(&ask(&http, "", &one).1), [("allowed", Some(1))]);
@@ -108,4 +129,13 @@ fn a_server_that_reads_keys_elsewhere_takes_no_requests_and_no_shard() {
         .0
         .assert_is_problem(400, "this server takes no requests", &one);
     check(&http, "plan=two&shard=s").assert_is_problem(400, "takes no shard as a parameter", "");
+}
+
+/// A shard is a part of who is counted, so it comes from where the key does.
+#[test]
+fn a_shard_beside_a_key_that_is_no_parameter_is_refused() {
+    let (_server, http) = serve(&["--set", "check.key=param:key,client_address"]);
+    let sentence = "shard belongs to a key that is a parameter";
+    check(&http, "plan=two&shard=s").assert_is_problem(400, sentence, "");
+    assert_eq!(check(&http, "plan=two").status, 200);
 }

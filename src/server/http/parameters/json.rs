@@ -3,10 +3,14 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::{ParameterFields, ParameterValue, is_parameter_name};
+use super::{ParameterFields, ParameterValue, RequestFields, RequestList, is_parameter_name};
 use crate::http::call::{CallPath, ParameterNames};
+
+/// The field that has the requests of a joint decision. An error in one of them begins with its place.
+const REQUESTS: &str = "requests";
 
 /// Reads the object. Errors: a sentence that says what is wrong and what would be right.
 pub(super) fn parse(body: &[u8], names: ParameterNames<'_>) -> Result<ParameterFields, String> {
@@ -22,8 +26,13 @@ pub(super) fn parse(body: &[u8], names: ParameterNames<'_>) -> Result<ParameterF
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(not_json("send an object with"));
     }
-    let fields: ParameterFields =
-        serde_json::from_slice(body).map_err(|error| not_json(&format!("{error}; there are")))?;
+    let fields: ParameterFields = serde_json::from_slice(body).map_err(|error| {
+        let why = error.to_string();
+        match why.starts_with(REQUESTS) {
+            true => format!("the body is not the JSON of {what}: {why}"),
+            false => not_json(&format!("{why}; there are")),
+        }
+    })?;
     let is_unknown = |name: &&String| !names.takes_in_json(name);
     let Some(unknown) = fields.names.iter().find(is_unknown) else {
         return Ok(fields);
@@ -60,7 +69,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
             match name.as_str() {
                 "deny_status" => fields.deny_status = object.next_value()?,
                 "peek" => fields.peek = object.next_value()?,
-                "requests" => fields.requests = object.next_value()?,
+                REQUESTS => fields.requests = object.next_value()?,
                 _ => {
                     let value: Option<ParameterValue> = object.next_value()?;
                     fields
@@ -72,6 +81,57 @@ impl<'de> Visitor<'de> for FieldsVisitor {
             fields.names.push(name);
         }
         Ok(fields)
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(RequestsVisitor)
+    }
+}
+
+struct RequestsVisitor;
+
+impl<'de> Visitor<'de> for RequestsVisitor {
+    type Value = RequestList;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a list of objects")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<RequestList, A::Error> {
+        let mut requests = Vec::new();
+        loop {
+            let index = requests.len();
+            let at_index = |error| A::Error::custom(format_args!("{REQUESTS}[{index}]: {error}"));
+            match list.next_element().map_err(at_index)? {
+                Some(RequestObject(request)) => requests.push(request),
+                None => return Ok(RequestList(requests)),
+            }
+        }
+    }
+}
+
+/// One of them: an object, and no list of its values in their order.
+struct RequestObject(RequestFields);
+
+impl<'de> Deserialize<'de> for RequestObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RequestVisitor)
+    }
+}
+
+struct RequestVisitor;
+
+impl<'de> Visitor<'de> for RequestVisitor {
+    type Value = RequestObject;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object with key and plan")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<RequestObject, A::Error> {
+        RequestFields::deserialize(MapAccessDeserializer::new(object)).map(RequestObject)
     }
 }
 
