@@ -229,6 +229,16 @@ fn plans_lists_what_the_server_enforces() {
     );
 }
 
+/// More than a batch may have requests.
+#[test]
+fn plans_lists_all_of_many() {
+    let plan = |number: u32| format!("  p{number}: {{ unlimited: true }}\n");
+    let plans: String = (0..1_500).map(plan).collect();
+    let server = Server::start(&format!("plans:\n{plans}"), &[]);
+    let (code, listed) = asked("plans", &server.address, &[]);
+    assert_eq!((code, listed.lines().count()), (0, 1_501), "{listed:.200}");
+}
+
 #[test]
 fn repeated_questions_are_added_up_until_one_fails() {
     let mut server = Server::start(PLANS, &[]);

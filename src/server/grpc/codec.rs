@@ -1,6 +1,7 @@
 //! Encodes and decodes protobuf as tonic's own codec does, except that a message that cannot be decoded is the caller's
 //! error.
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 
 use hyper::body::Buf;
@@ -12,6 +13,7 @@ use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use super::convert;
 use super::lenient_decode::decode_leniently;
+use super::pb::ShouldAllowBatchRequest;
 use super::receive::SMALL_BYTES_MAX;
 use crate::limiter::BATCH_MAX;
 
@@ -23,16 +25,19 @@ const SENT_BYTES_MAX: usize = 32 << 10;
 
 /// Refuses messages of too many parts before they are decoded: an empty part has two bytes on the wire and some 70 once decoded.
 pub(super) trait CheckParts {
-    /// Counts the parts of an encoded message. Errors: INVALID_ARGUMENT, when they are too many. Bytes that are not a message pass;
-    /// decoding refuses them.
-    fn check_parts(message: &[u8]) -> Result<(), Status>;
+    /// Counts the parts of an encoded `U`. Errors: INVALID_ARGUMENT, when they are too many. Bytes that are not a message pass; decoding
+    /// refuses them.
+    fn check_parts<U: 'static>(message: &[u8]) -> Result<(), Status>;
 }
 
-/// For methods of which only a batch is large, and its fields are its requests.
+/// For methods of which only a batch is large, and its fields are its requests. Answers to a client may have more parts.
 pub struct BatchParts;
 
 impl CheckParts for BatchParts {
-    fn check_parts(message: &[u8]) -> Result<(), Status> {
+    fn check_parts<U: 'static>(message: &[u8]) -> Result<(), Status> {
+        if TypeId::of::<U>() != TypeId::of::<ShouldAllowBatchRequest>() {
+            return Ok(());
+        }
         count_fields(message)
             .filter(|fields| *fields > BATCH_MAX)
             .map_or(Ok(()), |fields| Err(convert::batch_size(fields)))
@@ -149,7 +154,7 @@ pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(
     message: &[u8],
 ) -> Result<U, Status> {
     if message.len() > SMALL_BYTES_MAX {
-        C::check_parts(message)?;
+        C::check_parts::<U>(message)?;
     }
     U::decode(message)
         .or_else(|error| decode_leniently(message).ok_or(error))
@@ -163,7 +168,7 @@ pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc::pb::{ShouldAllowBatchRequest, ShouldAllowRequest};
+    use crate::grpc::pb::{ListPlansResponse, Plan, ShouldAllowRequest};
 
     #[test]
     fn an_encoder_keeps_no_large_message() {
@@ -209,5 +214,19 @@ mod tests {
             );
         }
         assert_eq!(count_fields(&[0x0a, 9, 1]), None);
+    }
+
+    #[test]
+    fn an_answer_to_a_client_has_as_many_parts_as_there_are() {
+        let answer = ListPlansResponse {
+            plans: vec![Plan::default(); 10_000],
+            ..Default::default()
+        };
+        let decoded = decode::<ListPlansResponse, BatchParts>(&answer.encode_to_vec());
+        assert_eq!(decoded.unwrap(), answer);
+        let batch = ShouldAllowBatchRequest {
+            requests: vec![ShouldAllowRequest::default(); 10_000],
+        };
+        assert!(decode::<ShouldAllowBatchRequest, BatchParts>(&batch.encode_to_vec()).is_err());
     }
 }

@@ -185,8 +185,8 @@ impl Replay {
             let before = variant.bytes() + shared.bytes();
             let decider = overrides.as_mut().and_then(|overrides| {
                 overrides.expire(event.at_us);
-                if is_new && overrides.are_for(key) {
-                    variant.overridden.insert(index);
+                if is_new && let Some(is_own) = overrides.are_for(key, &variant.plan.name) {
+                    variant.overridden.insert(index, is_own);
                 }
                 variant.decider(index, key, overrides)
             });

@@ -349,7 +349,7 @@ fn limits_of(variants: &[&Variant]) -> Vec<LimitReport> {
     let report = |(index, limit): (usize, &Limit)| {
         let needs = variants.iter().flat_map(|variant| {
             let by_key = variant.needs.iter().skip(index).step_by(count).enumerate();
-            let own = by_key.filter(|(key, _)| !variant.overridden.contains(key));
+            let own = by_key.filter(|(key, _)| variant.overridden.get(key) != Some(&true));
             own.map(|(_, need)| *need)
         });
         let (smallest, keys_denied_then) = smallest(needs.collect());

@@ -103,3 +103,38 @@ fn an_overridden_key_shares_its_count_with_the_plan_that_decides() {
         "{report}"
     );
 }
+
+/// What a key needs under a plan without an override is part of what is suggested for that plan.
+#[test]
+fn an_override_of_one_plan_leaves_the_needs_of_its_key_in_another() {
+    let folder = Folder::new();
+    let plans = "plans:
+  day:   { limits: [ { quota: 9, window: 1h } ] }
+  other: { limits: [ { quota: 3, window: 1m } ] }
+overrides: [ { plan: day, key: b, quotas: [ { quota: 1 } ] }, { plan: day, key_prefix: c, quotas: [ { quota: 1 } ] } ]
+";
+    folder.put("plans.yaml", plans.as_bytes());
+    let line = |key: &str, second: u32| {
+        format!("{{\"time\": \"2025-10-10T13:00:{second:02}.5Z\", \"key\": \"{key}\"}}\n")
+    };
+    let of_key = |key| (1..=6).map(move |second| line(key, second));
+    let log: String = of_key("b")
+        .chain(of_key("cc"))
+        .chain(of_key("a").take(2))
+        .collect();
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.sort_unstable();
+    folder.put("access.log", lines.join("\n").as_bytes());
+    let smallest = |plan: &str| {
+        let arguments = ["--format", "json", "--key", "$key", "--plan", plan];
+        let report = folder.json_report(&arguments);
+        let limit = &report["results"][0]["plans"][0]["limits"][0];
+        (
+            limit["smallest"].clone(),
+            report["results"][0]["denied"].clone(),
+        )
+    };
+    assert_eq!(smallest("other"), (6.into(), 6.into()));
+    // Of the key that no override is for.
+    assert_eq!(smallest("day"), (2.into(), 10.into()));
+}

@@ -73,11 +73,11 @@ impl Secret {
     /// in two shards, is two keys.
     #[inline]
     pub(super) fn hash(&self, key: &Key, plan: u64) -> u64 {
-        let number = xxh3_64_with_seed(key.as_str().as_bytes(), self.seed) ^ plan;
+        let number = xxh3_64_with_seed(key.as_str().as_bytes(), self.seed);
         if !key.has_shard() {
-            return number;
+            return number ^ plan;
         }
-        number.wrapping_add(xxh3_64_with_seed(key.shard().as_bytes(), !self.seed))
+        number.wrapping_add(xxh3_64_with_seed(key.shard().as_bytes(), !self.seed)) ^ plan
     }
 
     /// What a key is shown as, by the number that it is counted under.
@@ -101,5 +101,24 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Secret")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `Explain` and the log show it, which know no plan.
+    #[test]
+    fn a_key_is_shown_as_one_under_all_plans() {
+        let secret = Secret::new(1, 2);
+        let key = Key::new("alice").unwrap();
+        for key in [key.clone(), key.clone().in_shard("acme").unwrap()] {
+            let shown = secret.key_hash(&key);
+            for plan in [0, 1, 1 << 40, u64::MAX, 0x9E37_79B9_7F4A_7C15] {
+                let counted = secret.hash(&key, plan);
+                assert_eq!(secret.shown_as(counted, plan).0, shown.0, "{plan}");
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! A key that an override is for, whether it holds or has expired, is counted by `counts_as` wherever it is asked for. So it keeps its
 //! usage when another plan decides, and when an override expires.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tollgate_core::plan::{OverrideSubject, OverrideTable, Plan, PlanOverride, PlanSet};
@@ -14,8 +14,9 @@ pub(super) struct FileOverrides {
     plans: PlanSet,
     /// Those in force.
     table: OverrideTable,
-    keys: HashSet<Box<str>>,
-    prefixes: Vec<Box<str>>,
+    /// Names of the plans of which an override is for these keys, and keys that begin so.
+    keys: HashMap<Box<str>, Vec<Arc<str>>>,
+    prefixes: Vec<(Box<str>, Arc<str>)>,
     /// A number for each `counts_as` by which such a key may be counted.
     groups: HashMap<Arc<str>, usize>,
 }
@@ -42,12 +43,13 @@ impl FileOverrides {
         if entries.is_empty() {
             return None;
         }
-        let mut keys = HashSet::new();
+        let mut keys: HashMap<_, Vec<_>> = HashMap::new();
         let mut prefixes = Vec::new();
         for entry in entries.iter() {
+            let plan = entry.plan.clone();
             match &entry.subject {
-                OverrideSubject::Key(key) => drop(keys.insert(key.clone())),
-                OverrideSubject::Prefix(prefix) => prefixes.push(prefix.clone()),
+                OverrideSubject::Key(key) => keys.entry(key.clone()).or_default().push(plan),
+                OverrideSubject::Prefix(prefix) => prefixes.push((prefix.clone(), plan)),
             }
         }
         for (_, plan) in targets(plans) {
@@ -70,13 +72,16 @@ impl FileOverrides {
         self.plans.find_if_any(&plan.name).map(|(index, _)| index)
     }
 
-    /// Whether an override of some plan is for this key, at any time.
-    pub(super) fn are_for(&self, key: &[u8]) -> bool {
-        let Ok(key) = std::str::from_utf8(key) else {
-            return false;
-        };
-        let mut prefixes = self.prefixes.iter();
-        self.keys.contains(key) || prefixes.any(|prefix| key.starts_with(&**prefix))
+    /// Whether one of the overrides that are for this key, at any time, is of this plan. `None` if none is for it.
+    pub(super) fn are_for(&self, key: &[u8], plan: &str) -> Option<bool> {
+        let key = std::str::from_utf8(key).ok()?;
+        let of_key = self.keys.get(key).into_iter().flatten();
+        let prefixes = self.prefixes.iter();
+        let of_prefix = prefixes.filter(|(prefix, _)| key.starts_with(&**prefix));
+        let plans = of_key.chain(of_prefix.map(|(_, plan)| plan));
+        plans
+            .map(|of| **of == *plan)
+            .reduce(|one, other| one || other)
     }
 
     /// Passes over those that have expired. Times must not step back.

@@ -5,7 +5,7 @@
 //! its first denial that is its own count. From then on a second count runs beside it, which denies nothing. A `token_bucket` of
 //! another quota counts otherwise, so its need is found apart; see [`super::bucket_need`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -45,8 +45,9 @@ pub struct Variant {
     group: Option<usize>,
     /// The index of the plan in its config, if that has overrides.
     plan_index: Option<usize>,
-    /// Keys that an override of the config is for, at any time. The report of limits leaves their needs out.
-    pub(in crate::simulate) overridden: HashSet<usize>,
+    /// Keys that an override of the config is for, at any time, and whether one is of this plan: then the report of limits leaves the
+    /// needs of the key out.
+    pub(in crate::simulate) overridden: HashMap<usize, bool>,
     /// Requests that an override decided.
     pub(in crate::simulate) decided_by_overrides: u64,
     /// Each limit with a quota that denies nothing; see `largest`.
@@ -77,7 +78,7 @@ impl Variant {
             spacing,
             group,
             plan_index: None,
-            overridden: HashSet::new(),
+            overridden: HashMap::new(),
             decided_by_overrides: 0,
             largest: plan.limits().iter().map(largest).collect(),
             buckets: plan.limits().iter().map(BucketRule::for_limit).collect(),
@@ -121,7 +122,7 @@ impl Variant {
         key: &[u8],
         overrides: &FileOverrides,
     ) -> Option<Decider> {
-        let is_for = !self.overridden.is_empty() && self.overridden.contains(&index);
+        let is_for = !self.overridden.is_empty() && self.overridden.contains_key(&index);
         is_for.then(|| overrides.decider(self.plan_index, &self.plan, key))
     }
 
