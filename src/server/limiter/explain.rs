@@ -235,8 +235,10 @@ impl<S: Store> Limiter<S> {
         let statuses = verdict.statuses(limits, check.cost).into_iter();
         let explained = statuses.zip(limits).zip(&verdict.readings).enumerate().map(
             |(limit_index, ((status, limit), reading))| {
-                // Nothing passes before the end of a block.
+                // Nothing passes before the end of a block, not even what is free.
                 let blocked_us = verdict.block(limit_index).left_us;
+                let free = reading.remaining(limit).min(limit.capacity());
+                let blocked = (blocked_us > 0 && free > 0).then_some((free, blocked_us));
                 let own = waits
                     .iter()
                     .filter(|(of, ..)| *of == limit_index)
@@ -244,7 +246,7 @@ impl<S: Store> Limiter<S> {
                 LimitExplanation {
                     status,
                     used: reading.used(limit),
-                    releases: releases(own),
+                    releases: releases(blocked.into_iter().chain(own)),
                 }
             },
         );
@@ -443,6 +445,10 @@ impl Explanation {
                     "this replica counts in its own memory against its share of the quota: the next request of cost 1 {}",
                     self.outcome()
                 )
+            }
+            OnStoreFailure::Local if self.plan.concurrency().is_some() => {
+                "the next request is allowed, because a replica counts no slots in its own memory"
+                    .to_owned()
             }
             OnStoreFailure::Local => {
                 "the next request is allowed, because this replica's own memory is full".to_owned()

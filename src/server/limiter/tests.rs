@@ -551,13 +551,13 @@ async fn a_decision_holds_the_store_s_future_once() {
 }
 
 /// A clock that the test moves, wall and monotonic time together.
-struct ManualClock {
-    passed_us: AtomicU64,
-    began: Instant,
+pub(super) struct ManualClock {
+    pub(super) passed_us: AtomicU64,
+    pub(super) began: Instant,
 }
 
 impl ManualClock {
-    fn pass(&self, us: u64) {
+    pub(super) fn pass(&self, us: u64) {
         self.passed_us.fetch_add(us, Ordering::SeqCst);
     }
 }

@@ -340,10 +340,12 @@ fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
         explained.status.clone().unwrap_or_default(),
         explained.limit.clone().unwrap_or_default(),
     );
-    let window = shown(status.window.map_or(0, us));
     let algorithm = algorithm(&limit);
+    // A concurrency limit has none.
+    let window = status.window.map(us).filter(|window_us| *window_us > 0);
+    let window = window.map_or_else(String::new, |window_us| format!(", {}", shown(window_us)));
     let head = format!(
-        "limit {}: {} of {} used, {} remaining ({algorithm}, {window})",
+        "limit {}: {} of {} used, {} remaining ({algorithm}{window})",
         status.name, explained.used, status.limit, status.remaining
     );
     let release = |release: &pb::Release| {

@@ -1,7 +1,14 @@
 //! What an explanation says: of every policy and outcome, and that it changes nothing.
 
+use std::sync::atomic::AtomicU64;
+
 use super::*;
-use crate::limiter::tests::{broken, check, healthy, plans, request};
+use crate::limiter::tests::{
+    Broken, Clock0, ManualClock, SETTINGS, broken, check, healthy, plans, request,
+};
+use tollgate_core::plan::{Algorithm, Anchor, Concurrency, HoldTerms, Limit, Rule};
+use tollgate_store::clock::Clock;
+use tollgate_store::{CAPACITY_DEFAULT, MemoryStore};
 
 fn key() -> Key {
     request("ten", 1).key
@@ -53,6 +60,61 @@ async fn an_explanation_tells_the_next_decision_and_charges_nothing() {
         "{}",
         shadow.sentence()
     );
+}
+
+/// Units that came back during a block can be taken at its end.
+#[tokio::test]
+async fn a_blocked_limit_whose_units_are_back_tells_when_its_block_ends() {
+    let clock = Arc::new(ManualClock {
+        passed_us: AtomicU64::new(0),
+        began: Clock0.monotonic(),
+    });
+    let algorithm = Algorithm::FixedWindow {
+        anchor: Anchor::FirstRequest,
+    };
+    let limit = Limit::new("minute", 3, Duration::from_secs(60), algorithm).unwrap();
+    let limit = limit.with_block(Duration::from_secs(600)).unwrap();
+    let plans = [Plan::new("login", Rule::limits([limit]))]
+        .into_iter()
+        .collect();
+    let store = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
+    let limiter = Limiter::new(plans, store, SETTINGS, clock.clone());
+    for _ in 0..4 {
+        check(&limiter, "login", 1).await;
+    }
+    for passed_s in [0, 200, 100] {
+        clock.pass(passed_s * 1_000_000);
+        let explained = limiter.explain(key(), "login", None).await.unwrap();
+        let limit = &explained.limits[0];
+        assert_eq!(limit.releases.len(), 1, "{limit:?}");
+        let release = limit.releases[0];
+        assert_eq!(
+            (release.units, release.after_us),
+            (3, limit.status.blocked_for_us)
+        );
+    }
+}
+
+/// Without the store, a plan of slots alone is counted nowhere.
+#[tokio::test]
+async fn a_plan_of_slots_is_explained_without_the_store() {
+    let slots = Plan {
+        holds: Arc::new(HoldTerms {
+            concurrency: Some(Concurrency::new("jobs", 2, 0).unwrap()),
+            ..HoldTerms::default()
+        }),
+        ..Plan::new("jobs", Rule::Limits(Box::default()))
+    };
+    let store = Broken(StoreError::Unreachable("gone".to_owned()));
+    let plans = [slots].into_iter().collect();
+    let limiter = Limiter::new(plans, store, SETTINGS, Arc::new(Clock0));
+    let sentence = limiter
+        .explain(key(), "jobs", None)
+        .await
+        .unwrap()
+        .sentence();
+    let end = "the next request is allowed, because a replica counts no slots in its own memory.";
+    assert!(sentence.ends_with(end), "{sentence}");
 }
 
 #[tokio::test]
