@@ -260,6 +260,22 @@ async fn a_key_is_explained_without_a_charge_and_only_to_this_page() {
             "{answer}"
         );
     }
+    let of_shard = r#"{"key":"alice","plan":"login","shard":"acme"}"#;
+    let (status, answer) = explain(&http, of_shard);
+    assert_eq!(
+        (
+            status,
+            &answer["outcome"],
+            &answer["limits"][0]["used"],
+            &answer["overridden"]
+        ),
+        (
+            200,
+            &Value::from("allowed"),
+            &Value::from(0),
+            &Value::from(false)
+        )
+    );
     let long = format!(r#"{{"key":"{}","plan":"login"}}"#, "k".repeat(513));
     for (body, status) in [
         (r#"{"key":"alice","plan":"nowhere"}"#, 404),

@@ -28,7 +28,7 @@ const AT_ONCE_MAX: usize = 4;
 /// Maximum number of explanations within [`PERIOD`], for all viewers together. People type a few; a script must use `/v1/check`.
 const IN_A_PERIOD_MAX: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
-/// Maximum number of bytes of a request. The longest key and plan, with each letter escaped as `\u0041`, take 3,456.
+/// Maximum number of bytes of a request. The longest key, plan and shard, with each letter escaped as `\u0041`, take 3,840.
 const BODY_BYTES_MAX: usize = 4 << 10;
 /// Longest time for the body to arrive. Browsers send it at once, with the head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,6 +82,8 @@ impl Bounds {
 struct ExplainedSubject {
     key: String,
     plan: String,
+    #[serde(default)]
+    shard: String,
 }
 
 pub(super) async fn answer(State(state): State<Arc<AppState>>, request: Request) -> Response {
@@ -162,9 +164,12 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
         .then(|| serde_json::from_slice(&body).ok())
         .flatten();
     let subject = subject.ok_or_else(|| {
-        bad_request("the body is not a JSON object with the texts key and plan alone")
+        bad_request(
+            "the body is not a JSON object with the texts key, plan and perhaps shard alone",
+        )
     })?;
-    let key = Key::new(subject.key).map_err(|error| bad_request(&error.to_string()))?;
+    let key = Key::new(subject.key).and_then(|key| key.in_shard(&subject.shard));
+    let key = key.map_err(|error| bad_request(&error.to_string()))?;
     check_requested_name(&subject.plan).map_err(|error| bad_request(&error))?;
     Ok((key, subject.plan))
 }
@@ -187,6 +192,7 @@ fn explained(explanation: &Explanation) -> Value {
         "key_hash": key_hash.to_string(),
         "plan": &*plan.name,
         "counts_as": &*plan.counts_as,
+        "overridden": explanation.applied_override.is_some(),
         "outcome": next.outcome.as_str(),
         "decided_by": next.decided_by.as_str(),
         "workers_denying": workers_denying,
