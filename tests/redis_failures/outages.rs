@@ -403,3 +403,22 @@ async fn a_call_that_comes_while_a_server_starts_without_redis_does_not_wait_for
     }
     panic!("a call waits for a Redis that is not there: {took:?}");
 }
+
+/// The longest `store.deadline`. The start waits for no multiple of it, and neither does the end.
+#[test]
+fn a_server_that_starts_without_redis_serves_and_ends_before_a_long_deadline_has_passed() {
+    const LONG: Duration = Duration::from_secs(10);
+    let flags = [
+        "--store",
+        "redis://127.0.0.1:1",
+        "--set",
+        "store.deadline=10s",
+    ];
+    let started = Instant::now();
+    let mut server = Server::start(PLANS, &flags);
+    let took = started.elapsed();
+    assert!(took < LONG, "it served only after {took:?}");
+    server.signal("TERM");
+    let (status, took) = server.wait();
+    assert!(status.success() && took < LONG, "{status} after {took:?}");
+}

@@ -18,6 +18,9 @@ const JITTER: f64 = 0.1;
 const OF_ANOTHER_TYPE: &str = "WRONGTYPE";
 /// How many times `store.deadline` a process that starts waits for the overrides, before it is ready without them.
 const START_DEADLINES: u32 = 4;
+/// Longest such wait. Nothing is served meanwhile, so it does not grow with the deadline. A connection over TLS and a reading take about
+/// eight ways to Redis and back, which are 25 ms each.
+const START_MAX: Duration = Duration::from_millis(200);
 
 /// Reads the overrides before the first decision, and starts the task. Where the store does not answer, those of the file hold.
 pub(super) async fn start(
@@ -26,7 +29,7 @@ pub(super) async fn start(
     deadline: Duration,
 ) -> Overrides {
     let overrides = Overrides::new(limiter.clone(), stores.clone());
-    let time_limit = deadline * START_DEADLINES;
+    let time_limit = (deadline * START_DEADLINES).min(START_MAX);
     let first = async {
         stores.connected(time_limit).await;
         overrides.keep_up(time_limit).await
