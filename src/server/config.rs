@@ -120,6 +120,20 @@ impl Config {
         }
     }
 
+    /// Returns `next` for a reload of the process that started with this config. Errors: plans that `next` no longer has, and that settings
+    /// name which only a restart takes up.
+    pub fn check_reload(&self, next: Self, origin: &Origin) -> Result<Self, ConfigErrors> {
+        let mut errors = Vec::new();
+        check::check_kept_plans(&self.check, &next.plans, &mut errors);
+        if errors.is_empty() {
+            return Ok(next);
+        }
+        Err(ConfigErrors {
+            origin: origin.clone(),
+            errors,
+        })
+    }
+
     /// Paths of the settings that differ, except plans. A process cannot change these while it runs.
     pub fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
         // Destructured by name, so that the compiler rejects a new field that is missing here.

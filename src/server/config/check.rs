@@ -3,12 +3,13 @@
 
 use super::paths_of;
 use super::plan_names::PlanNames;
-use super::tree::{ErrorList, Node, Table, report};
+use super::tree::{ErrorList, Node, Quoted, Table, report};
 use crate::http::{
     CheckSettings, PROXIES_MAX, Proxies, SOURCES_MAX, Source, SubjectPart, SubjectSources, Subjects,
 };
 use tollgate_core::headers::HeaderForm;
 use tollgate_core::joint::REQUESTS_MAX;
+use tollgate_core::plan::PlanSet;
 
 const IPV6_PREFIX_MIN: u64 = 32;
 const IPV6_PREFIX_MAX: u64 = 128;
@@ -70,15 +71,35 @@ pub(super) fn changed_settings(this: &CheckSettings, other: &CheckSettings) -> V
 
 /// Checks that the plans that decide checks by default are some of these.
 pub(super) fn check_plans(check: &CheckSettings, plans: &PlanNames, errors: &mut ErrorList) {
-    for (index, subject) in check.subjects.as_slice().iter().enumerate() {
-        let path = check.subjects.path(index);
-        for (place, source) in subject.plan.iter().enumerate() {
-            if let Source::Default(name) = source {
-                let path = format!("{path}.plan[{place}]");
-                plans.check(name, (&path, "names the plan", ""), errors);
-            }
-        }
+    for (path, name) in default_plans(check) {
+        plans.check(name, (&path, "names the plan", ""), errors);
     }
+}
+
+/// The same on a reload, which changes plans and leaves `check` as it was at the start.
+pub(super) fn check_kept_plans(check: &CheckSettings, plans: &PlanSet, errors: &mut ErrorList) {
+    for (path, name) in default_plans(check).filter(|(_, name)| plans.get(name).is_err()) {
+        let sentence = format!(
+            "names the plan {} until a restart, and the plan is gone; keep it until then",
+            Quoted(name)
+        );
+        report(errors, &path, sentence);
+    }
+}
+
+/// The plans that decide checks by default, each with the path that names it.
+fn default_plans(check: &CheckSettings) -> impl Iterator<Item = (String, &str)> {
+    let subjects = check.subjects.as_slice().iter().enumerate();
+    subjects.flat_map(move |(index, subject)| {
+        let sources = subject.plan.iter().enumerate();
+        sources.filter_map(move |(place, source)| match source {
+            Source::Default(name) => {
+                let path = check.subjects.path(index);
+                Some((format!("{path}.plan[{place}]"), &**name))
+            }
+            _ => None,
+        })
+    })
 }
 
 /// The subjects of `check.subjects`, or the one of `check.key` and `check.plan`.

@@ -86,7 +86,10 @@ impl Reload {
             (Origin::File(_), Trigger::Timer) => self.watch.poll(),
             (Origin::File(_), _) => Some(self.watch.load()),
         };
-        match loaded {
+        let start = &self.start;
+        let checked =
+            loaded.map(|loaded| loaded.and_then(|next| start.check_reload(next, &origin)));
+        match checked {
             Some(Ok(config)) => trigger.answer(Ok(self.apply(config, &origin))),
             Some(Err(errors)) => trigger.answer(Err(self.refuse(&errors, &origin))),
             None => {}

@@ -104,3 +104,23 @@ async fn a_file_that_is_gone_for_a_while_changes_nothing() {
     );
     assert_eq!(decide(&mut live.client, "k", "p").await.remaining(), 2);
 }
+
+/// `check` stays as it was at the start, so a file is refused which changes it and drops a plan that it names.
+#[tokio::test]
+async fn a_plan_that_checks_go_by_until_a_restart_cannot_be_dropped() {
+    let with_check = |plans: &str, plan: &str| {
+        format!("{plans}check: {{ plan: ['param:plan', 'default:{plan}'] }}\n")
+    };
+    let (p, q) = (plan("p", 5), plan("q", 7));
+    let live = Live::start(&with_check(&format!("{p}{q}"), "p"), &[]).await;
+    live.replace(&with_check(&q, "q"));
+    live.wait_for("failure", 1.0);
+    let said = live.lines_with("config not reloaded").concat();
+    let why = "check.plan[1] names the plan \\\"p\\\" until a restart, and the plan is gone; keep it until then";
+    assert!(said.contains(why), "{said}");
+    assert_eq!(get(&live.http, "/v1/check?key=k").status, 200);
+    live.replace(&with_check(&format!("{p}{q}"), "q"));
+    live.wait_for("success", 1.0);
+    assert!(live.lines_with("a restart takes them up")[0].contains("check.plan"));
+    assert_eq!(get(&live.http, "/v1/check?key=k").status, 200);
+}
