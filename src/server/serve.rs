@@ -37,8 +37,8 @@ use crate::telemetry::{LogFormat, LogQueue};
 use crate::tls::{self, Tls};
 use crate::transport::{self, Drained, Listener};
 use crate::{service_manager, shutdown, telemetry};
-use tollgate_store::StoreRegistry;
 use tollgate_store::clock::SystemClock;
+use tollgate_store::{StoreError, StoreRegistry};
 
 /// Longest that the log line "tollgate is serving" waits for the first connections to the store. A caller that waits for that
 /// line then gets its first calls decided by the store. Earlier calls are accepted, too; while the store is absent, each plan's
@@ -403,6 +403,22 @@ async fn serve_until(
     }
 }
 
+/// Ends a log line about an error of Redis: what helps, if the user of tollgate lacks a right; else nothing.
+fn advice_on_rights(error: &StoreError) -> &'static str {
+    // The others are what a script says of a command that its user may not call, in Redis 7.0 and later.
+    const LACKING: [&str; 3] = [
+        "NOPERM",
+        "The user executing the script can't",
+        "ACL failure in script",
+    ];
+    match error {
+        StoreError::Refused(why) if LACKING.iter().any(|words| why.contains(words)) => {
+            "; give the Redis user the commands that docs/redis.md lists"
+        }
+        _ => "",
+    }
+}
+
 /// Cores that this process may use, by its affinity and the quota of its control group.
 fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
@@ -419,4 +435,29 @@ async fn announce_start(
     line.log();
     service_manager::ready();
     announcing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_error_of_rights_brings_the_advice_on_rights() {
+        let refused = |why: &str| advice_on_rights(&StoreError::Refused(why.to_owned()));
+        for lacking in [
+            "NOPERM User tollgate has no permissions to run the 'hget' command",
+            "ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:1.",
+            "ERR ACL failure in script: User tollgate has no permissions to run the 'hset' command script: 1, on @user_script:1.",
+        ] {
+            assert!(refused(lacking).contains("docs/redis.md"), "{lacking}");
+        }
+        for other in [
+            "MISCONF Redis is configured to save RDB snapshots",
+            "BUSY Redis is busy running a script.",
+            "the overrides changed during each of 8 readings",
+        ] {
+            assert_eq!(refused(other), "", "{other}");
+        }
+        assert_eq!(advice_on_rights(&StoreError::Full), "");
+    }
 }

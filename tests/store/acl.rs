@@ -139,7 +139,8 @@ async fn without_the_right_to_count_replicas_decisions_go_on_and_the_log_says_so
     let server = Server::start(PLANS, &["--store", &with_user(&redis.url())]);
     assert_everything_is_decided(&server).await;
     let warning = "replicas cannot count each other";
-    server.wait_for_line(warning).await;
+    let line = server.wait_for_line(warning).await;
+    assert!(line.contains("docs/redis.md"), "{line}");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(server.log().matches(warning).count(), 1, "{}", server.log());
 }

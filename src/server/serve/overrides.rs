@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::advice_on_rights;
 use crate::limiter::{Limiter, Overrides};
 use tollgate_store::random::{self, jittered};
 use tollgate_store::{StoreError, StoreRegistry};
@@ -48,7 +49,8 @@ fn warn(error: &StoreError) {
     if matches!(error, StoreError::Refused(why) if why.contains(OF_ANOTHER_TYPE)) {
         tracing::warn!(%error, "replicas cannot read overrides; the last ones hold; in Redis a key of another type has the name of their hash: delete or rename it");
     } else {
-        tracing::warn!(%error, "replicas cannot read overrides; the last ones hold; give the Redis user the commands that docs/redis.md lists");
+        let advice = advice_on_rights(error);
+        tracing::warn!(%error, "replicas cannot read overrides; the last ones hold{advice}");
     }
 }
 

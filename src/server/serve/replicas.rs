@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::advice_on_rights;
 use crate::limiter::Limiter;
 use tollgate_store::random::{self, jittered};
 use tollgate_store::{ANNOUNCED_EVERY, ReplicaCount, ReplicaId, StoreError, StoreRegistry};
@@ -130,10 +131,16 @@ impl Replicas {
         match error {
             StoreError::Refused(_) | StoreError::InvalidReply(_) if !self.warned => {
                 self.warned = true;
+                let advice = advice_on_rights(error);
+                let other = if advice.is_empty() {
+                    ""
+                } else {
+                    ", or set store.expected_replicas"
+                };
                 tracing::warn!(
                     %error,
                     replicas = self.shared_among,
-                    "replicas cannot count each other; give the Redis user the commands that docs/redis.md lists, or set store.expected_replicas"
+                    "replicas cannot count each other{advice}{other}"
                 );
             }
             _ => tracing::debug!(%error, "Redis did not take the announcement of this replica"),

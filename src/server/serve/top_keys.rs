@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::advice_on_rights;
 use crate::config::{ShownKeys, StatusSection};
 use crate::limiter::{Limiter, TopKeys, TopSettings, TopStores};
 use tollgate_store::random::{self, jittered};
@@ -48,7 +49,8 @@ async fn run(top: TopKeys) {
             Ok(()) => warned = false,
             Err(error @ (StoreError::Refused(_) | StoreError::InvalidReply(_))) if !warned => {
                 warned = true;
-                tracing::warn!(%error, "replicas cannot tell each other their heaviest keys; give the Redis user the commands that docs/redis.md lists");
+                let advice = advice_on_rights(&error);
+                tracing::warn!(%error, "replicas cannot tell each other their heaviest keys{advice}");
             }
             // The store itself logs that Redis is out of reach.
             Err(error) => tracing::debug!(%error, "Redis did not take the list of heaviest keys"),
