@@ -260,3 +260,26 @@ async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
         "{connections} connections"
     );
 }
+
+/// The connections end first, and Redis refuses new ones for another reason, which is what helps.
+#[tokio::test]
+async fn an_outage_whose_cause_changes_is_logged_by_each_cause_once() {
+    let redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    let mut client = server.client().await;
+    wait_until_decided_by(&mut client, DecidedBy::Store).await;
+    redis.cli(&["CONFIG", "SET", "requirepass", "canary"]);
+    redis.cli(&["-a", "canary", "CLIENT", "KILL", "TYPE", "normal"]);
+    wait_until_decided_by(&mut client, DecidedBy::FailClosed).await;
+    let line = server.wait_for_line("NOAUTH").await;
+    assert!(line.contains("store out of reach"), "{line}");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(
+        server.log().matches("NOAUTH").count(),
+        1,
+        "{}",
+        server.log()
+    );
+    redis.cli(&["-a", "canary", "CONFIG", "SET", "requirepass", ""]);
+    wait_until_decided_by(&mut client, DecidedBy::Store).await;
+}

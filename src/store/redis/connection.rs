@@ -4,6 +4,7 @@ pub(super) mod breaker;
 pub(super) mod client;
 pub(super) mod endpoint;
 pub(super) mod manager;
+pub(super) mod outage_log;
 pub(super) mod pace;
 pub(super) mod server_info;
 pub(super) mod tls;

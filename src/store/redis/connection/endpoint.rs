@@ -1,10 +1,8 @@
 //! The server that a connection manager connects to, and the log line for its loss.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use crate::clock::monotonic;
+use super::outage_log::is_repeated;
 use crate::redis::sentinel::MasterWatch;
 use crate::redis::target::ServerAddress;
 use crate::{ConnectionHealth, StoreError, StoreState};
@@ -46,18 +44,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Logs that the store is out of reach. Each worker finds that out by itself, so equal lines within a second are logged once.
+/// Logs that this server is out of reach.
 pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError, health: ConnectionHealth) {
-    const ALIKE_WITHIN: Duration = Duration::from_secs(1);
-    static LAST: Mutex<Option<(String, Instant)>> = Mutex::new(None);
-    let (line, now) = (format!("{server}: {error}"), monotonic());
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if last.as_ref().is_some_and(|(last, when)| {
-        *last == line && now.saturating_duration_since(*when) < ALIKE_WITHIN
-    }) {
+    if is_repeated(format!("{server}: {error}")) {
         return;
     }
-    *last = Some((line, now));
-    drop(last);
     tracing::warn!(%server, "store out of reach: {}", StoreState::new(&[health]));
 }

@@ -19,6 +19,7 @@ use tokio::time::{timeout, timeout_at};
 use super::breaker::Breaker;
 use super::client::ConnectionTask;
 use super::endpoint::{Endpoint, log_out_of_reach};
+use super::outage_log::LoggedCauses;
 use super::pace::ConnectFailure;
 use super::server_info::ServerInfo;
 use super::{CallError, Connection, wording};
@@ -62,6 +63,7 @@ struct ManagerState {
     probes: AtomicU64,
     server_info: ServerInfo,
     replaced: AtomicU64,
+    logged: Mutex<LoggedCauses>,
 }
 
 /// The connection as callers see it.
@@ -103,6 +105,7 @@ impl ConnectionManager {
             probes: AtomicU64::new(0),
             server_info: ServerInfo::default(),
             replaced: AtomicU64::new(0),
+            logged: Mutex::default(),
         });
         let task = tokio::spawn(run(state.clone())).abort_handle();
         Self { state, task }
@@ -313,7 +316,26 @@ impl ManagerState {
         self.undecided_before
             .store(self.undecided.load(Ordering::Relaxed), Ordering::Relaxed);
         self.set_down(error);
-        log_out_of_reach(&self.settings.endpoint, error, self.health());
+        self.logged().clear();
+        self.log_cause(error);
+    }
+
+    fn logged(&self) -> MutexGuard<'_, LoggedCauses> {
+        // No code panics while holding this lock.
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs why the store is out of reach, unless a cause of that kind was logged in this outage.
+    fn log_cause(&self, error: &StoreError) {
+        let cause = match error {
+            StoreError::Unreachable(why)
+            | StoreError::Refused(why)
+            | StoreError::InvalidReply(why) => why,
+            error => &error.to_string(),
+        };
+        if self.logged().add(cause) {
+            log_out_of_reach(&self.settings.endpoint, error, self.health());
+        }
     }
 
     /// An outage that lasts keeps its begin, and takes up the last error.
@@ -389,7 +411,7 @@ impl ManagerState {
         let starting = self.connection_state.borrow().ready().is_none();
         if starting {
             self.set_down(error);
-            log_out_of_reach(&self.settings.endpoint, error, self.health());
+            self.log_cause(error);
         }
     }
 
@@ -424,8 +446,8 @@ impl ManagerState {
                     self.breaker()
                         .probe_failed(failure, monotonic(), random::bits());
                     tracing::debug!(%error, "the store did not pass a probe");
-                    self.set_down_if_starting(&error);
                     self.set_down(&error);
+                    self.log_cause(&error);
                 }
             }
         }
