@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::DecidedBy;
 
+use crate::support::http::get;
 use crate::support::outage::{Load, PLANS, healthy, pass};
 use crate::support::redis::Redis;
 use crate::support::sentinel::{SERVICE, Watched};
@@ -169,6 +170,36 @@ async fn sentinels_may_be_absent_stopped_or_ignorant_as_long_as_one_knows_the_ma
         .iter()
         .take(2)
         .for_each(|sentinel| sentinel.signal("CONT"));
+}
+
+/// The two questions that a Sentinel is asked fail with different words.
+#[tokio::test]
+async fn a_redis_that_is_no_sentinel_is_logged_once_and_ready_tells_its_error() {
+    let redis = Redis::start();
+    let url = format!(
+        "redis-sentinel://127.0.0.1:{}?sentinelServiceName=m",
+        redis.port
+    );
+    let flags = ["--store", &url, "--set", "workers=1"];
+    let server = Server::start(
+        PLANS,
+        &[&flags[..], &["--set", "listen.http=127.0.0.1:0"]].concat(),
+    );
+    let words = "no Sentinel has named a master yet; the last error is of 127.0.0.1";
+    let (began, mut ready) = (Instant::now(), String::new());
+    while !ready.contains(words) {
+        assert!(began.elapsed() < PATIENCE, "{ready}");
+        ready = get(&server.http(), "/readyz").body;
+    }
+    assert!(ready.contains("unknown command"), "{ready}");
+    // It was asked dozens of times by then.
+    pass(Duration::from_secs(3)).await;
+    let log = server.end_and_log();
+    assert_eq!(
+        log.matches("this Sentinel names no master").count(),
+        1,
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

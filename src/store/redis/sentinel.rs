@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::connection::breaker::random_within;
 use super::connection::manager::CONNECT_MAX;
+use super::connection::outage_log::LoggedCauses;
 use super::connection::pace::Pace;
 use super::connection::{client, wording};
 use super::target::{HostAndPort, RedisTarget, Sentinels, ServerAddress};
@@ -35,6 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Watches which server the Sentinels name as master. Dropping it closes the connections to them.
 pub(super) struct MasterWatch {
     master: watch::Receiver<Option<HostAndPort>>,
+    last_error: Arc<Mutex<Option<String>>>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -44,6 +46,8 @@ struct SentinelGroup {
     sentinels: Sentinels,
     /// The last answer of each connected Sentinel, by its address.
     named: Mutex<HashMap<HostAndPort, NamedMaster>>,
+    /// A Sentinel and its error: the last error of any of them.
+    last_error: Arc<Mutex<Option<String>>>,
     master: watch::Sender<Option<HostAndPort>>,
 }
 
@@ -64,6 +68,7 @@ impl MasterWatch {
             target,
             sentinels,
             named: Mutex::default(),
+            last_error: Arc::default(),
             master: sender,
         });
         let follow = |sentinel: &HostAndPort| {
@@ -71,8 +76,15 @@ impl MasterWatch {
         };
         Self {
             tasks: group.sentinels.nodes.iter().map(follow).collect(),
+            last_error: group.last_error.clone(),
             master,
         }
+    }
+
+    /// The last error of a Sentinel, after its address.
+    pub(super) fn last_error(&self) -> Option<String> {
+        let last = self.last_error.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The address of the master now. Waits until a Sentinel has named one.
@@ -113,17 +125,17 @@ impl Drop for MasterWatch {
 
 /// Listens to one Sentinel for ever, and reconnects whenever that ends for any reason.
 async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: HostAndPort) {
-    let (mut last_error, mut pace) = (None, Pace::default());
+    let (mut logged, mut pace) = (LoggedCauses::default(), Pace::default());
     loop {
-        let listening = AssertUnwindSafe(group.listen(&sentinel, &mut last_error, &mut pace))
+        let listening = AssertUnwindSafe(group.listen(&sentinel, &mut logged, &mut pace))
             .catch_unwind()
             .await;
         let error = listening.unwrap_or_else(|_| {
             Error::new(ErrorKind::Unknown, "the task that listens to it panicked")
         });
         group.record(&sentinel, None);
-        // A Sentinel that stays out of reach is logged once.
-        if last_error.replace(error.details().to_owned()).as_deref() != Some(error.details()) {
+        group.keep_error(&sentinel, wording(&error));
+        if logged.add(wording(&error)) {
             let service = group.sentinels.service.as_str();
             tracing::warn!(%sentinel, service, error = wording(&error), "this Sentinel names no master");
         }
@@ -132,11 +144,11 @@ async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: HostAndPort) {
 }
 
 impl SentinelGroup {
-    /// Listens to a Sentinel until it is lost or gives an invalid answer. Clears `last_error` when it has answered.
+    /// Listens to a Sentinel until it is lost or gives an invalid answer. Clears `logged` when it has answered.
     async fn listen(
         &self,
         sentinel: &HostAndPort,
-        last_error: &mut Option<String>,
+        logged: &mut LoggedCauses,
         pace: &mut Pace,
     ) -> Error {
         let peer = ServerAddress::Tcp(sentinel.clone());
@@ -160,7 +172,7 @@ impl SentinelGroup {
                 Err(error) => return error,
             };
             self.record(sentinel, Some(named));
-            last_error.take();
+            logged.clear();
             tokio::select! {
                 error = task.ended() => return error,
                 // The event may be of another master. The next answer tells whether ours changed, and its epoch.
@@ -185,7 +197,9 @@ impl SentinelGroup {
                     .await
             }
         };
-        let (address, details) = tokio::try_join!(ask("GET-MASTER-ADDR-BY-NAME"), ask("MASTER"))?;
+        // Both are awaited, so that the error of the first is told wherever both fail.
+        let (address, details) = tokio::join!(ask("GET-MASTER-ADDR-BY-NAME"), ask("MASTER"));
+        let (address, details) = (address?, details?);
         if address.is_null() {
             return Err(Error::new(
                 ErrorKind::Sentinel,
@@ -202,6 +216,14 @@ impl SentinelGroup {
             epoch,
             master: HostAndPort { host, port },
         })
+    }
+
+    fn keep_error(&self, sentinel: &HostAndPort, error: &str) {
+        let mut last = self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *last = Some(format!("{sentinel}: {error}"));
     }
 
     /// Weighs what one says, or that it has gone, with what the others said.

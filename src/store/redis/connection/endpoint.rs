@@ -23,6 +23,19 @@ impl Endpoint {
         }
     }
 
+    /// Why there is no server to connect to.
+    pub(super) fn why_unnamed(&self) -> StoreError {
+        let why = "no Sentinel has named a master yet";
+        let last = match self {
+            Self::Fixed(_) => None,
+            Self::Named(watch) => watch.last_error(),
+        };
+        StoreError::Unreachable(last.map_or_else(
+            || why.to_owned(),
+            |last| format!("{why}; the last error is of {last}"),
+        ))
+    }
+
     /// Waits until the server to connect to is not `peer` any more.
     pub(super) async fn peer_changed(&self, peer: &ServerAddress) {
         match (self, peer) {

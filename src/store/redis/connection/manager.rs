@@ -372,12 +372,7 @@ impl ManagerState {
     ) -> Result<(Connection, ConnectionTask), (StoreError, ConnectFailure)> {
         self.probes.fetch_add(1, Ordering::Relaxed);
         let (endpoint, time_limit) = (&self.settings.endpoint, self.breaker().time_limit());
-        let unnamed = |_| {
-            (
-                StoreError::Unreachable("no Sentinel has named a master yet".to_owned()),
-                ConnectFailure::Cheap,
-            )
-        };
+        let unnamed = |_| (endpoint.why_unnamed(), ConnectFailure::Cheap);
         let peer = tried.insert(
             timeout(CONNECT_MAX, endpoint.peer())
                 .await
