@@ -228,7 +228,10 @@ async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_
     assert_page_and_top_say(&mut browser, &server, &said);
     // A busy machine may have been late at the start, which is another outage.
     let line = server
-        .wait_for_line("store out of reach: Redis has not decided since 2")
+        .wait_for_line(&format!(
+            "store out of reach: Redis at 127.0.0.1:{} has not decided since 2",
+            redis.port
+        ))
         .await;
     assert!(
         line.contains("Each plan's on_store_failure answers meanwhile."),
@@ -249,7 +252,10 @@ async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_
     );
     assert!(
         server
-            .wait_for_line("store connected: Redis decides.")
+            .wait_for_line(&format!(
+                "store connected: Redis at 127.0.0.1:{} decides.",
+                redis.port
+            ))
             .await
             .contains("out_ms")
     );

@@ -62,5 +62,13 @@ pub(super) fn log_out_of_reach(server: &Endpoint, error: &StoreError, health: Co
     if is_repeated(format!("{server}: {error}")) {
         return;
     }
-    tracing::warn!(%server, "store out of reach: {}", StoreState::new(&[health]));
+    let sentence = sentence_on(server, &StoreState::new(&[health]));
+    tracing::warn!(%server, "store out of reach: {sentence}");
+}
+
+/// The sentence on the store, about this server alone: others may decide, or not.
+pub(super) fn sentence_on(server: &impl fmt::Display, state: &StoreState) -> String {
+    state
+        .to_string()
+        .replacen("Redis", &format!("Redis at {server}"), 1)
 }

@@ -18,7 +18,7 @@ use tokio::time::{timeout, timeout_at};
 
 use super::breaker::Breaker;
 use super::client::ConnectionTask;
-use super::endpoint::{Endpoint, log_out_of_reach};
+use super::endpoint::{Endpoint, log_out_of_reach, sentence_on};
 use super::outage_log::LoggedCauses;
 use super::pace::ConnectFailure;
 use super::server_info::ServerInfo;
@@ -451,6 +451,7 @@ impl ManagerState {
     /// Puts the connection of a passed probe into use, and logs the outage that it ends.
     fn on_closed(&self, connection: Arc<Connection>) {
         let server = connection.peer.to_string();
+        let sentence = sentence_on(&server, &StoreState::Deciding);
         let mut breaker = self.breaker();
         let out = breaker.probe_passed(monotonic()).unwrap_or_default();
         self.reached.store(true, Ordering::Relaxed);
@@ -467,8 +468,7 @@ impl ManagerState {
             server,
             out_ms = u64::try_from(out.as_millis()).unwrap_or(u64::MAX),
             undecided,
-            "store connected: {}",
-            StoreState::Deciding
+            "store connected: {sentence}"
         );
     }
 
