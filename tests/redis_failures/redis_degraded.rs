@@ -283,3 +283,17 @@ async fn an_outage_whose_cause_changes_is_logged_by_each_cause_once() {
     redis.cli(&["-a", "canary", "CONFIG", "SET", "requirepass", ""]);
     wait_until_decided_by(&mut client, DecidedBy::Store).await;
 }
+
+#[tokio::test]
+async fn fault_11_a_user_who_may_not_ask_for_info_is_warned_of() {
+    let redis = Redis::start();
+    let user = "ACL SETUSER tollgate on >canary ~* &* +@all -info";
+    redis.cli(&user.split(' ').collect::<Vec<_>>());
+    let url = redis.url().replacen("://", "://tollgate:canary@", 1);
+    let server = Server::start(PLANS, &["--store", &url, "--set", "workers=4"]);
+    wait_until_decided_by(&mut server.client().await, DecidedBy::Store).await;
+    let warning = "may not call INFO";
+    server.wait_for_line(warning).await;
+    let log = server.end_and_log();
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
+}

@@ -3,16 +3,22 @@
 //!
 //! A different process has lost the counters that were not saved or replicated. Decisions neither wait for INFO nor depend on it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use fred::error::Error;
 
 use super::Connection;
 use super::manager::CONNECT_MAX;
+use super::outage_log::is_repeated;
 use crate::clock::monotonic;
 
 /// Holds what the last server of one connection manager reported.
 #[derive(Default)]
 pub(in crate::redis) struct ServerInfo {
     last: Mutex<Option<Seen>>,
+    /// Whether it was logged that the user may not ask.
+    warned: AtomicBool,
 }
 
 /// What INFO says of a server.
@@ -28,8 +34,12 @@ impl ServerInfo {
     /// Reads the server's INFO and logs warnings for changes. Returns whether it is another process than the one before. Returns
     /// false if the server does not answer, or does not allow this user to ask.
     pub(in crate::redis) async fn check(&self, connection: &Connection) -> bool {
-        let Ok(info) = connection.info(monotonic() + CONNECT_MAX).await else {
-            return false;
+        let info = match connection.info(monotonic() + CONNECT_MAX).await {
+            Ok(info) => info,
+            Err(error) => {
+                self.warn_if_not_allowed(connection, &error);
+                return false;
+            }
         };
         let Some(seen) = parse(&info) else {
             return false;
@@ -52,6 +62,17 @@ impl ServerInfo {
             tracing::warn!(%server, "another Redis process than before: what the other had not saved or replicated is forgotten");
         }
         replaced
+    }
+
+    /// Warns once if the user may not ask for INFO.
+    fn warn_if_not_allowed(&self, connection: &Connection, error: &Error) {
+        let server = &connection.peer;
+        if !error.details().starts_with("NOPERM") || self.warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if !is_repeated(format!("{server}: INFO")) {
+            tracing::warn!(%server, "the Redis user may not call INFO, so two things go unnoticed: a Redis that may drop counters when it is full, and another Redis process than before (tollgate_store_replaced_total); give it +info");
+        }
     }
 }
 
