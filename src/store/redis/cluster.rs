@@ -5,6 +5,7 @@
 //! fred's own Cluster client is not used: when one node is lost it waits for all nodes, and it retries by itself.
 
 mod decide;
+mod heirs;
 mod joint;
 mod redirects;
 mod slots;
@@ -407,8 +408,9 @@ impl ClusterState {
                 .join(",");
             tracing::info!(masters, "the Cluster's keys are on these nodes");
         }
-        self.map
-            .send_replace(KnownTopology::Map(Arc::new(Map { nodes, owners })));
+        let map = Map { nodes, owners };
+        map.count_heirs(&self.map.borrow());
+        self.map.send_replace(KnownTopology::Map(Arc::new(map)));
     }
 
     /// Drops nodes that are not in `kept` and do not answer. Nodes without slots that answer are kept, since slots may be moving

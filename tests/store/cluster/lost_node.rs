@@ -80,6 +80,10 @@ async fn assert_loss_of_a_shard_is_bounded(signal: &str, deadline: Duration) {
     wait_for_heir(&cluster).await;
     let ended = Instant::now();
     tokio::time::sleep(Duration::from_secs(3)).await;
+    // What the lost node had not replicated is forgotten.
+    server
+        .wait_for_line("another Redis process than before")
+        .await;
     over.store(true, Ordering::SeqCst);
     let mut answers = Vec::new();
     for caller in callers {

@@ -21,7 +21,7 @@ use super::client::ConnectionTask;
 use super::endpoint::{Endpoint, log_out_of_reach, sentence_on};
 use super::outage_log::LoggedCauses;
 use super::pace::ConnectFailure;
-use super::server_info::ServerInfo;
+use super::server_info::{ServerInfo, warn_of_another_process};
 use super::{CallError, Connection, wording};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
@@ -236,6 +236,12 @@ impl ConnectionManager {
             let other = other();
             *self.state.settings.probe_call() = other;
         }
+    }
+
+    /// Counts that this server is another Redis process than the one that had its keys before.
+    pub(in crate::redis) fn count_as_heir(&self) {
+        self.state.replaced.fetch_add(1, Ordering::Relaxed);
+        warn_of_another_process(&self.label());
     }
 
     pub(in crate::redis) fn status(&self) -> RedisStatus {

@@ -3,6 +3,7 @@
 //!
 //! A different process has lost the counters that were not saved or replicated. Decisions neither wait for INFO nor depend on it.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -59,7 +60,7 @@ impl ServerInfo {
         }
         let replaced = before.is_some_and(|before| before.run != seen.run);
         if replaced {
-            tracing::warn!(%server, "another Redis process than before: what the other had not saved or replicated is forgotten");
+            warn_of_another_process(server);
         }
         replaced
     }
@@ -74,6 +75,11 @@ impl ServerInfo {
             tracing::warn!(%server, "the Redis user may not call INFO, so two things go unnoticed: a Redis that may drop counters when it is full, and another Redis process than before (tollgate_store_replaced_total); give it +info");
         }
     }
+}
+
+/// Logs that another process has the keys of the one before.
+pub(super) fn warn_of_another_process(server: &impl fmt::Display) {
+    tracing::warn!(%server, "another Redis process than before: what the other had not saved or replicated is forgotten");
 }
 
 /// Reads the answer to INFO.
