@@ -404,3 +404,18 @@ async fn a_denial_of_an_edited_plan_is_not_remembered_and_one_of_another_plan_is
         Outcome::Denied
     );
 }
+
+#[tokio::test]
+async fn a_reload_names_what_changed_beside_plans() {
+    let live = Live::start(&plan("p", 5), &[]).await;
+    let more = "default_plan: p\noverrides:\n  - { plan: p, key: k, quotas: [ { quota: 3 } ] }\n";
+    let with_more = plan("p", 5) + more;
+    live.replace(&with_more);
+    live.wait_for("success", 1.0);
+    live.replace(&format!("{with_more}# The same.\n"));
+    live.wait_for("success", 2.0);
+    let lines = live.lines_with("config reloaded");
+    let also = "\"edited\":0,\"also_changed\":\"default_plan, overrides\"";
+    assert!(lines[0].contains(also), "{lines:?}");
+    assert!(!lines[1].contains("also_changed"), "{lines:?}");
+}

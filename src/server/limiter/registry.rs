@@ -123,7 +123,8 @@ impl InForce {
     /// by which overrides expire.
     pub(super) fn with_plans(&self, plans: PlanSet, now_us: u64) -> (Option<Self>, Changes) {
         let (snapshot, changes) = self.snapshot.next(plans, self.replicas);
-        if changes == Changes::default() && snapshot.finds_as(&self.snapshot) {
+        let beside = snapshot.changed_beside_plans(&self.snapshot);
+        if changes == Changes::default() && beside.is_empty() {
             return (None, changes);
         }
         let overrides = self.overrides.clone();

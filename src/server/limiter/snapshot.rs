@@ -113,18 +113,17 @@ impl PlanSnapshot {
             .store(Arc::new(Shares::new(&self.plans, replicas)));
     }
 
-    /// Whether both find the same plans: by a default plan of the same name, by the same rules for descriptors, and by the same
-    /// overrides.
-    pub(super) fn finds_as(&self, other: &Self) -> bool {
-        let name = |snapshot: &Self| {
-            snapshot
-                .plans
-                .default_plan()
-                .map(|(_, plan)| plan.name.clone())
-        };
-        name(self) == name(other)
-            && self.plans.envoy() == other.plans.envoy()
-            && self.plans.overrides() == other.plans.overrides()
+    /// What finds plans and differs, by its name in the config: the default plan by its name, the rules for descriptors, and overrides.
+    pub fn changed_beside_plans(&self, other: &Self) -> Vec<&'static str> {
+        let (plans, others) = (&self.plans, &other.plans);
+        let name = |plans: &PlanSet| plans.default_plan().map(|(_, plan)| plan.name.clone());
+        let differing = [
+            ("default_plan", name(plans) != name(others)),
+            ("overrides", plans.overrides() != others.overrides()),
+            ("envoy", plans.envoy() != others.envoy()),
+        ];
+        let differing = differing.into_iter().filter(|(_, differs)| *differs);
+        differing.map(|(path, _)| path).collect()
     }
 
     /// The plans that are enforced.

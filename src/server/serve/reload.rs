@@ -97,6 +97,7 @@ impl Reload {
     }
 
     fn apply(&mut self, mut config: Config, origin: &Origin) -> Reloaded {
+        let before = self.limiter.snapshot();
         let changes = self.limiter.reload(std::mem::take(&mut config.plans));
         let Changes {
             added,
@@ -105,11 +106,14 @@ impl Reload {
         } = changes;
         let snapshot = self.limiter.snapshot();
         let (hash, plans) = (snapshot.config_hash(), snapshot.plans().len());
-        tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, "config reloaded");
+        let also = snapshot.changed_beside_plans(&before).join(", ");
+        let also = Some(also).filter(|also| !also.is_empty());
+        tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, also_changed = also, "config reloaded");
         warn_of(&config.warnings);
         let ignored = self.start.changed_settings(&config);
         let text = format!(
-            "{plans} plans: {added} added, {removed} removed, {edited} edited; config {hash}"
+            "{plans} plans: {added} added, {removed} removed, {edited} edited{}; config {hash}",
+            also.map_or_else(String::new, |also| format!("; also changed: {also}"))
         );
         self.changes
             .record(SystemClock.now_us(), ConfigOutcome::Reloaded, &text);
