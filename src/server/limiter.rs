@@ -544,6 +544,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, Refusal> {
         match &answer.verdict {
             Ok(verdict) => {
+                self.common.failures.decided(&*self.common.clock);
                 if let (Some(denials), Some(started_at)) =
                     (self.denials_of(&check.plan), started_at)
                 {

@@ -340,6 +340,13 @@ async fn a_redis_that_refuses_is_not_said_to_decide() {
         "is refused by Redis"
     );
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let (again, began) = ("the store decides again", Instant::now());
+    while !server.log().contains(again) {
+        assert!(began.elapsed() < PATIENCE, "{}", server.log());
+        decide(&mut client, "alice", "login").await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.end_and_log().matches(again).count(), 1);
 }
 
 #[test]

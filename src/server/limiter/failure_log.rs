@@ -1,11 +1,13 @@
 //! Logs failures of the store, many of them in one line. A store that is down fails every decision, and a line for each would
 //! fill the log. It also knows whether a store that is there refuses requests.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::log_throttle::LogThrottle;
 use tollgate_store::StoreError;
+use tollgate_store::clock::Clock;
 
 /// Least time between two lines about failures of one kind.
 const EVERY: Duration = Duration::from_secs(10);
@@ -16,6 +18,8 @@ const PRESENT_FOR: Duration = Duration::from_secs(15);
 pub(super) struct FailureLog {
     throttles: [LogThrottle; StoreError::KINDS.len()],
     refusals: Mutex<Option<StoreRefusals>>,
+    /// Whether there were refusals whose end was not logged. A decision reads only this while the store is well.
+    is_refusing: AtomicBool,
 }
 
 /// Refusals of a store that is there.
@@ -33,6 +37,7 @@ impl Default for FailureLog {
         Self {
             throttles: std::array::from_fn(|_| LogThrottle::new(EVERY)),
             refusals: Mutex::default(),
+            is_refusing: AtomicBool::new(false),
         }
     }
 }
@@ -56,7 +61,33 @@ impl FailureLog {
                 error: error.clone(),
             };
             *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusals);
+            self.is_refusing.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The store decided. Logs that once if it refused before and has not for [`PRESENT_FOR`].
+    #[inline]
+    pub(super) fn decided(&self, clock: &dyn Clock) {
+        if self.is_refusing.load(Ordering::Relaxed) && self.has_ended(clock.monotonic()) {
+            tracing::info!("the store decides again and refuses nothing any more");
+        }
+    }
+
+    /// Forgets refusals that are not present any more. Returns whether it did.
+    #[cold]
+    fn has_ended(&self, now: Instant) -> bool {
+        // Where another thread has the lock, a later decision finds out.
+        let Ok(mut refusals) = self.refusals.try_lock() else {
+            return false;
+        };
+        let is_over = |refusals: &mut StoreRefusals| {
+            now.saturating_duration_since(refusals.last) >= PRESENT_FOR
+        };
+        let has_ended = refusals.take_if(is_over).is_some();
+        if has_ended {
+            self.is_refusing.store(false, Ordering::Relaxed);
+        }
+        has_ended
     }
 
     /// The refusals that go on at present.
@@ -99,5 +130,22 @@ mod tests {
         );
         assert!(log.refusals(at(34)).is_some());
         assert_eq!(log.refusals(at(35)), None);
+    }
+    #[test]
+    fn the_end_of_refusals_is_told_once_and_not_while_they_go_on() {
+        let (log, start) = (FailureLog::default(), monotonic());
+        let at = |second| start + Duration::from_secs(second);
+        let is_told = |second| log.is_refusing.load(Ordering::Relaxed) && log.has_ended(at(second));
+        assert!(!is_told(0), "nothing was refused");
+        // Of some keys only: others are decided meanwhile.
+        for second in 0..=25 {
+            log.log(&StoreError::Refused("WRONGTYPE".to_owned()), at(second));
+            assert!(!is_told(second), "{second}");
+        }
+        assert!(!is_told(34));
+        assert!(is_told(35));
+        assert!(!is_told(36));
+        log.log(&StoreError::Full, at(40));
+        assert!(!is_told(54) && is_told(55));
     }
 }
