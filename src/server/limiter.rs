@@ -52,6 +52,7 @@ pub use snapshot::{Changes, PlanSnapshot};
 use store_call::{StoreAnswer, counted};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision};
+use tollgate_core::key::Key;
 use tollgate_core::plan::{Plan, PlanSet, UnknownPlan};
 use tollgate_store::clock::Clock;
 use tollgate_store::{
@@ -526,10 +527,12 @@ impl<S: Store> Limiter<S> {
             .filter(|_| plan.candidate.is_none() && !plan.releases_holds())
     }
 
-    /// Logs and counts that the store failed to answer a request.
-    fn count_failure(&self, error: &StoreError) {
+    /// Logs and counts that the store failed to answer a request for this key and plan.
+    #[cold]
+    fn count_failure(&self, (key, plan): (&Key, &Plan), error: &StoreError) {
         let now = self.common.clock.monotonic();
-        self.common.failures.log(error, now);
+        let subject = || (plan.name.clone(), self.key_hash(key));
+        self.common.failures.log(error, now, subject);
         self.worker.metrics.failed(error);
     }
 
@@ -555,7 +558,7 @@ impl<S: Store> Limiter<S> {
                 Ok(decision)
             }
             Err(error) => {
-                self.count_failure(error);
+                self.count_failure((&check.key, &check.plan), error);
                 match error {
                     // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),

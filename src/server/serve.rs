@@ -159,7 +159,7 @@ impl Process {
         let files = ServingFiles::load(&config).map_err(|error| fail(2, &error))?;
         let listeners = Listeners::bind(&config, files.tls.as_ref())
             .await
-            .map_err(|error| fail(1, &error.to_string()))?;
+            .map_err(|error| fail(1, &error))?;
         let worker_count = config.workers.unwrap_or_else(cores);
         let caps = connection_caps(worker_count);
         let limiter = shared_limiter(&mut config, worker_count.get());

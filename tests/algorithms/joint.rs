@@ -229,6 +229,8 @@ fn binding(told: &[Told], allowed: bool) -> usize {
             .filter(binds)
             .map(|limit| limit.remaining as f64 / limit.capacity as f64);
         match longest {
+            // Those without limits come last.
+            _ if each.limits.is_empty() => 2.0,
             Some(_) => shares.next().unwrap_or(1.0),
             None => shares.fold(1.0, f64::min),
         }

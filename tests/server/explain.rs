@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::support::admin::AdminFixture;
 use crate::support::redis::Redis;
-use crate::support::server::{PATIENCE, decide, request};
+use crate::support::server::{PATIENCE, decide, field, request};
 
 const PLANS: &str = "
 plans:
@@ -342,4 +342,23 @@ async fn remembered_denials_and_a_store_that_is_away_are_told() {
         local.sentence
     );
     drop(fixture.server);
+}
+
+/// What the store says against a key is logged with the plan and with the hash that `Explain` shows, so that the key can be found.
+#[tokio::test]
+async fn a_key_that_cannot_be_read_is_logged_by_its_hash() {
+    let redis = Redis::start();
+    let mut fixture = AdminFixture::start(PLANS, &["--store", &redis.url()]).await;
+    let names = fixture.explain("one").await.redis_names;
+    redis.cli(&["set", &names[0], "garbage", "ex", "600"]);
+    fixture.take("one", 1).await;
+    let line = fixture
+        .server
+        .wait_for_line("the store could not decide")
+        .await;
+    let told = fixture.explain("one").await;
+    assert_eq!(
+        (field(&line, "plan"), field(&line, "key_hash")),
+        ("one".to_owned(), told.key_hash)
+    );
 }

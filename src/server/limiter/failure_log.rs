@@ -1,9 +1,12 @@
 //! Logs failures of the store, many of them in one line. A store that is down fails every decision, and a line for each would
 //! fill the log. It also knows whether a store that is there refuses requests.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use tracing::field::display;
 
 use crate::log_throttle::LogThrottle;
 use tollgate_store::StoreError;
@@ -43,12 +46,22 @@ impl Default for FailureLog {
 }
 
 impl FailureLog {
-    /// Counts one failure. Logs the first of its kind, and then one line per kind in ten seconds.
-    pub(super) fn log(&self, error: &StoreError, now: Instant) {
-        if let Some(decisions) = self.throttles[error.kind_index()].due(now) {
-            self.keep(error, now);
-            tracing::warn!(kind = error.kind(), %error, decisions, "the store could not decide; answered by the plan's on_store_failure");
-        }
+    /// Counts one failure. Logs the first of its kind, and then one line per kind in ten seconds. What the store says against a request
+    /// may be about its key alone: then the line names the plan, and the key as elsewhere.
+    pub(super) fn log<P: fmt::Display, K: fmt::Display>(
+        &self,
+        error: &StoreError,
+        now: Instant,
+        subject: impl FnOnce() -> (P, K),
+    ) {
+        let Some(decisions) = self.throttles[error.kind_index()].due(now) else {
+            return;
+        };
+        self.keep(error, now);
+        let may_be_of_key = matches!(error, StoreError::Refused(_) | StoreError::InvalidReply(_));
+        let (plan, key_hash) = may_be_of_key.then(subject).unzip();
+        let (plan, key_hash) = (plan.map(display), key_hash.map(display));
+        tracing::warn!(kind = error.kind(), %error, decisions, plan, key_hash, "the store could not decide; answered by the plan's on_store_failure");
     }
 
     /// Keeps a refusal. Other errors are told by the connections.
@@ -104,6 +117,10 @@ impl FailureLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn nobody() -> (&'static str, &'static str) {
+        ("", "")
+    }
     use tollgate_store::clock::monotonic;
 
     #[test]
@@ -119,10 +136,11 @@ mod tests {
     fn refusals_are_present_while_they_go_on_and_a_lost_connection_is_none() {
         let (log, start) = (FailureLog::default(), monotonic());
         let at = |second| start + Duration::from_secs(second);
-        log.log(&StoreError::Unreachable("gone".to_owned()), start);
-        log.log(&StoreError::Deadline(Duration::ZERO), start);
+        log.log(&StoreError::Unreachable("gone".to_owned()), start, nobody);
+        log.log(&StoreError::Deadline(Duration::ZERO), start, nobody);
         assert_eq!(log.refusals(start), None);
-        (0..=25).for_each(|second| log.log(&StoreError::Refused("OOM".to_owned()), at(second)));
+        (0..=25)
+            .for_each(|second| log.log(&StoreError::Refused("OOM".to_owned()), at(second), nobody));
         let refusals = log.refusals(at(25)).unwrap();
         assert_eq!(
             (refusals.since, refusals.error),
@@ -139,13 +157,17 @@ mod tests {
         assert!(!is_told(0), "nothing was refused");
         // Of some keys only: others are decided meanwhile.
         for second in 0..=25 {
-            log.log(&StoreError::Refused("WRONGTYPE".to_owned()), at(second));
+            log.log(
+                &StoreError::Refused("WRONGTYPE".to_owned()),
+                at(second),
+                nobody,
+            );
             assert!(!is_told(second), "{second}");
         }
         assert!(!is_told(34));
         assert!(is_told(35));
         assert!(!is_told(36));
-        log.log(&StoreError::Full, at(40));
+        log.log(&StoreError::Full, at(40), nobody);
         assert!(!is_told(54) && is_told(55));
     }
 }

@@ -359,13 +359,15 @@ impl<S: Store> Limiter<S> {
     /// Carries out a call that no policy answers. Errors: as for [`Self::ask_for_hold`], or the store did not confirm.
     async fn confirm(
         &self,
-        found: (&WorkerPlans, &mut Found),
+        (worker_plans, found): (&WorkerPlans, &mut Found),
         call: (Option<RequestId>, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<HoldVerdict, Refusal> {
-        let (answer, _) = self.ask_for_hold(found, call, caller).await?;
+        let (answer, _) = self
+            .ask_for_hold((worker_plans, &mut *found), call, caller)
+            .await?;
         answer.map_err(|error| {
-            self.count_failure(&error);
+            self.count_failure((&found.check.key, &found.check.plan), &error);
             match error {
                 StoreError::Overloaded(_) => Refusal::Overloaded,
                 error => Refusal::Unconfirmed(error),

@@ -343,7 +343,9 @@ impl<S: Store> Limiter<S> {
         error: &StoreError,
         is_denied: bool,
     ) -> Result<Vec<Decision>, Refusal> {
-        checks.iter().for_each(|_| self.count_failure(error));
+        for check in checks {
+            self.count_failure((&check.key, &check.plan), error);
+        }
         if !is_denied && matches!(error, StoreError::Overloaded(_)) {
             return Err(Refusal::Overloaded);
         }

@@ -80,7 +80,8 @@ impl<S: Store> Limiter<S> {
             .into_iter()
             .chain(std::iter::repeat_with(unanswered));
         let events = checks.iter().zip(verdicts).map(|(check, verdict)| {
-            let verdict = verdict.inspect_err(|error| self.count_failure(error))?;
+            let subject = (&check.key, &*check.plan);
+            let verdict = verdict.inspect_err(|error| self.count_failure(subject, error))?;
             self.common
                 .holds
                 .record_ended(&check.plan.name, verdict.ended);

@@ -15,20 +15,21 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) async fn bind(config: &Config, tls: Option<&Arc<Tls>>) -> Result<Self, BindError> {
+    /// Binds all of them. Errors: a sentence that names the setting.
+    pub(super) async fn bind(config: &Config, tls: Option<&Arc<Tls>>) -> Result<Self, String> {
         let secured = |listener: Listener| match tls {
             Some(tls) => listener.with_tls(tls.clone()),
             None => listener,
         };
         let mut grpc = Vec::new();
         for address in &config.listen.grpc {
-            grpc.push(secured(Listener::bind(address).await?));
+            grpc.push(secured(bind(address, "listen.grpc").await?));
         }
-        let http = bind_if_set(config.listen.http.as_ref()).await?.map(secured);
-        let metrics = bind_if_set(config.listen.metrics.as_ref())
-            .await?
-            .map(secured);
-        let admin = bind_if_set(config.listen.admin.as_ref()).await?;
+        let listen = &config.listen;
+        let http = bind_if_set(listen.http.as_ref(), "listen.http").await?;
+        let metrics = bind_if_set(listen.metrics.as_ref(), "listen.metrics").await?;
+        let admin = bind_if_set(listen.admin.as_ref(), "listen.admin").await?;
+        let (http, metrics) = (http.map(secured), metrics.map(secured));
         Ok(Self {
             grpc,
             http,
@@ -52,9 +53,14 @@ impl Listeners {
     }
 }
 
-async fn bind_if_set(address: Option<&Address>) -> Result<Option<Listener>, BindError> {
+async fn bind(address: &Address, setting: &str) -> Result<Listener, String> {
+    let told = |error: BindError| format!("{error} ({setting})");
+    Listener::bind(address).await.map_err(told)
+}
+
+async fn bind_if_set(address: Option<&Address>, setting: &str) -> Result<Option<Listener>, String> {
     match address {
-        Some(address) => Listener::bind(address).await.map(Some),
+        Some(address) => bind(address, setting).await.map(Some),
         None => Ok(None),
     }
 }

@@ -165,7 +165,7 @@ enum Bound {
 
 /// An address could not be bound: it is in use, does not belong to this host, or needs a permission.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen at {address}: {cause}{}", hint(cause))]
+#[error("cannot listen at {address}: {cause}{}", hint(address, cause))]
 pub struct BindError {
     address: Address,
     cause: io::Error,
@@ -353,24 +353,29 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
 /// Removes the socket file of a process that has died. A socket that answers, or a file that is not a socket, stays; `bind`
 /// then fails.
 async fn remove_stale(path: &Path) {
     let refused = UnixStream::connect(path)
         .await
         .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    let is_socket =
-        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    if refused && is_socket {
+    if refused && is_socket(path) {
         // If this fails, `bind` reports the reason.
         let _ = std::fs::remove_file(path);
     }
 }
 
-fn hint(cause: &io::Error) -> &'static str {
+fn hint(address: &Address, cause: &io::Error) -> &'static str {
     match cause.kind() {
+        io::ErrorKind::AddrInUse if matches!(address, Address::Unix { path, .. } if !is_socket(path)) => {
+            "; something that is no socket has this name: remove it, or set another path"
+        }
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: stop it, or choose another with --listen"
+            "; another process listens there: stop it, or set another address"
         }
         io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
         io::ErrorKind::PermissionDenied => {

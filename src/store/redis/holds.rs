@@ -23,6 +23,13 @@ use tollgate_core::joint::Sums;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Limit, Plan, QUOTA_MAX};
 
+/// The checks that their verdicts deny, and that holds concern.
+fn denied<'a>(checks: &'a [Check], verdicts: &'a [Verdict]) -> impl Iterator<Item = &'a Check> {
+    let pairs = checks.iter().zip(verdicts);
+    let denied = pairs.filter(|(check, verdict)| !verdict.fits && concern(check));
+    denied.map(|(check, _)| check)
+}
+
 /// Whether holds may concern a request without an id.
 pub(super) fn concern(check: &Check) -> bool {
     match check.mode {
@@ -139,7 +146,7 @@ impl RedisStore {
     }
 
     /// Decides checks together of which holds concern some: once more where holds that are over may be what denies them. Where a denial
-    /// may begin a block, or denies no others, they are ended first. Verdicts that deny tell when the next lease ends.
+    /// may begin a block, or denies no others, a look finds that out first. Verdicts that deny tell when the next lease ends.
     pub(super) async fn decide_joint_beside_holds(
         &self,
         checks: &[Check],
@@ -153,21 +160,27 @@ impl RedisStore {
             && (checks.iter().any(|check| check.plan.has_blocks())
                 || concerned().any(|check| check.plan.shadow));
         if are_ended {
-            self.end_due(concerned(), deadline).await?;
+            let peek = |check: &Check| Check {
+                mode: Mode::Peek,
+                ..check.clone()
+            };
+            let peeks: Vec<Check> = checks.iter().map(peek).collect();
+            let peeked = self.decide_joint_plainly(&peeks, until, deadline).await?;
+            self.end_due(denied(checks, &peeked), left()).await?;
         }
         let first = self.decide_joint_plainly(checks, until, deadline).await;
         let mut verdicts = first?;
-        let denied: Vec<&Check> = checks
-            .iter()
-            .zip(&verdicts)
-            .filter(|(check, verdict)| !verdict.fits && concern(check))
-            .map(|(check, _)| check)
-            .collect();
-        if denied.is_empty() {
+        if denied(checks, &verdicts).next().is_none() {
             return Ok(verdicts);
         }
         // Where one of the following fails, the denial stands.
-        if charges && !are_ended && self.end_due(denied.into_iter(), left()).await.is_ok() {
+        let ends = charges && !are_ended;
+        if ends
+            && self
+                .end_due(denied(checks, &verdicts), left())
+                .await
+                .is_ok()
+        {
             let second = self.decide_joint_plainly(checks, until, deadline).await;
             verdicts = second?;
         }

@@ -286,10 +286,17 @@ fn host(url: &Url, port: u16) -> Result<HostAndPort, String> {
 }
 
 fn socket(url: &Url) -> Result<PathBuf, String> {
+    let has_host = url.host_str().is_some_and(|host| !host.is_empty());
+    // A URL may have these only before a host.
+    let has_credentials = !url.username().is_empty() || url.password().is_some();
     match decoded(url.path())?.as_str() {
         path if url.cannot_be_a_base() || path.len() < 2 => {
             Err(format!("names no socket; {RIGHT}"))
         }
+        // Else the first part of a path would be passed over.
+        _ if has_host && !has_credentials => Err(format!(
+            "names a host before the path of a socket, which begins with a third slash; {RIGHT}"
+        )),
         path => Ok(path.into()),
     }
 }
@@ -427,7 +434,8 @@ fn node(text: &str) -> Result<HostAndPort, String> {
             host: host.to_owned(),
             port: port.parse().ok()?,
         })
-        .filter(|address| !address.host.is_empty())
+        // A list would be one name, which is never found.
+        .filter(|address| !address.host.is_empty() && !address.host.contains([',', '/', '@', ' ']))
     });
     address.ok_or_else(|| {
         "has a node that is not host:port; write &node=host2:6379 for each further one".to_owned()

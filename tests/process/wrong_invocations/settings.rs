@@ -165,6 +165,15 @@ pub(super) const NAMES: &[Row] = &[
         ],
     ),
     (
+        "serve --config {file} --set listen.admin=unix:{file}",
+        "",
+        1,
+        &[
+            "something that is no socket has this name",
+            "(listen.admin)",
+        ],
+    ),
+    (
         "serve --config {file} --listen {taken}",
         "TOLLGATE_FOO=1",
         2,
@@ -336,9 +345,22 @@ pub(super) const VALUES: &[Row] = &[
         &["'xml'", "--log-format", "human, json"],
     ),
     (
+        "serve --config {file} --set listen.admin=unix:{file}",
+        "",
+        1,
+        &[
+            "something that is no socket has this name",
+            "(listen.admin)",
+        ],
+    ),
+    (
         "serve --config {file} --listen {taken}",
         "",
         1,
-        &["cannot listen at {taken}", "another process listens there"],
+        &[
+            "cannot listen at {taken}",
+            "another process listens there",
+            "(listen.grpc)",
+        ],
     ),
 ];

@@ -76,6 +76,7 @@ fn the_error_for_a_wrong_url_says_what_would_be_right() {
         ("redis-sentinels://h", "write redis://host:6379"),
         ("redis://h?timeout=1", "none are known"),
         ("redis+unix://", "names no socket"),
+        ("redis+unix://run/redis.sock", "begins with a third slash"),
         ("rediss+unix:///run/r.sock", "write redis+unix://"),
         ("redis-sentinel://h", "add ?sentinelServiceName=NAME"),
         (
@@ -89,6 +90,10 @@ fn the_error_for_a_wrong_url_says_what_would_be_right() {
         (
             "redis-sentinel://h?sentinelServiceName=m&sentinelServiceName=n",
             "sentinelServiceName twice",
+        ),
+        (
+            "redis-cluster://a:6379?node=b:6379,c:6379",
+            "write &node=host2:6379 for each further one",
         ),
         (
             "redis-sentinel://h?sentinelServiceName=m&node=b",
