@@ -34,6 +34,22 @@ const ENDPOINTS: [&str; 2] = [
 ];
 /// The variable that decides on calls without a caller's trace; see [`Exporter::from_environment`].
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
+/// Its values. Source: OpenTelemetry specification, environment variables, general SDK configuration. The library takes every other one
+/// for `parentbased_always_on`.
+const SAMPLERS: [&str; 6] = [
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+];
+/// Variables of the protocol, and the one that is spoken.
+const PROTOCOLS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+];
+const PROTOCOL: &str = "grpc";
 
 /// How calls are traced; empty while tracing is off.
 static TRACED: OnceLock<Traced> = OnceLock::new();
@@ -53,12 +69,16 @@ impl Exporter {
     /// batches work too.
     ///
     /// The first exporter decides how calls are traced until the process ends. Call this within a tokio runtime; spans are sent
-    /// only while that runs. Errors: a sentence, when the endpoint cannot be used.
+    /// only while that runs. Errors: a sentence, when the endpoint cannot be used, or another variable has a value that means nothing here.
     pub fn from_environment() -> Result<Option<Self>, String> {
         let set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
         let Some(variable) = ENDPOINTS.iter().find(|name| set(name)) else {
             return Ok(None);
         };
+        check_value(SAMPLER, &SAMPLERS)?;
+        for variable in PROTOCOLS {
+            check_value(variable, &[PROTOCOL])?;
+        }
         // The value may hold a password, so the message does not repeat it.
         let wrong = |_: ExporterBuildError| {
             format!(
@@ -105,6 +125,18 @@ impl Exporter {
             tracing::warn!("the last spans could not be sent");
         }
     }
+}
+
+/// Errors: the variable is set to none of these.
+fn check_value(variable: &str, values: &[&str]) -> Result<(), String> {
+    let value = std::env::var(variable).unwrap_or_default();
+    if value.is_empty() || values.contains(&&*value) {
+        return Ok(());
+    }
+    let known = values.join(", ");
+    Err(format!(
+        "{variable} is {value:?}; write {known}, or unset it"
+    ))
 }
 
 /// The span of a gRPC call of this method, `package.Service/Method`; see [`http_call`].

@@ -278,3 +278,29 @@ fn an_endpoint_that_is_none_ends_the_start_with_a_sentence_that_does_not_repeat_
         "{said}"
     );
 }
+
+/// The library would take every call for one to trace, or speak another protocol than was asked for.
+#[test]
+fn a_variable_that_means_nothing_here_ends_the_start_with_what_is_right() {
+    for (variable, value, right) in [
+        (
+            "OTEL_TRACES_SAMPLER",
+            "bogus",
+            "always_on, always_off, traceidratio",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "http/protobuf",
+            "write grpc, or unset it",
+        ),
+    ] {
+        let output = crate::support::server::tollgate()
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+            .env(variable, value)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(variable) && said.contains(right), "{said}");
+    }
+}

@@ -332,7 +332,10 @@ impl<S: Store> Limiter<S> {
         let (answer, took) = asked.await?;
         let plans = found.counted_in(worker_plans);
         let verdict = match answer {
-            Ok(verdict) => verdict,
+            Ok(verdict) => {
+                self.common.failures.decided(&*self.common.clock);
+                verdict
+            }
             Err(error) => {
                 let answer = StoreAnswer::alone(Err(error));
                 let decided = self.decide_by_answer(plans, &found.check, &answer, (None, took));

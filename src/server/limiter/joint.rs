@@ -169,11 +169,7 @@ impl<S: Store> Limiter<S> {
         let is_denied =
             |part: &PlannedRequest| part.known.as_ref().is_some_and(|known| !known.allowed());
         if checks.is_empty() || parts.iter().any(is_denied) {
-            let by_plan = || Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None);
-            let decisions = parts
-                .iter()
-                .map(|part| part.known.clone().unwrap_or_else(by_plan));
-            let mut joint = JointDecision::new(decisions.collect());
+            let mut joint = decided_by_plans(parts);
             self.count_parts(worker_plans, parts, &mut joint, Duration::ZERO);
             return Ok(joint);
         }
@@ -184,7 +180,10 @@ impl<S: Store> Limiter<S> {
         drop(waiting);
         let snapshot = &worker_plans.snapshot;
         let decided = match answer {
-            Ok(Ok(verdicts)) => tested(&checks, &verdicts, DecidedBy::Store),
+            Ok(Ok(verdicts)) => {
+                self.common.failures.decided(&*self.common.clock);
+                tested(&checks, &verdicts, DecidedBy::Store)
+            }
             Ok(Err(failure)) => {
                 self.decide_after_failure(snapshot, &checks, failure)
                     .await?
@@ -351,6 +350,13 @@ impl<S: Store> Limiter<S> {
         }
         Ok(self.decide_by_policies(snapshot, checks, error, is_denied))
     }
+}
+
+/// The decision by what is known without the store. Parts of which nothing is known could pass.
+fn decided_by_plans(parts: &[PlannedRequest]) -> JointDecision {
+    let by_plan = || Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None);
+    let known = |part: &PlannedRequest| part.known.clone().unwrap_or_else(by_plan);
+    JointDecision::new(parts.iter().map(known).collect())
 }
 
 /// A check, with what counts it: the index of a plan of the config, if it is one, and how that was found.
