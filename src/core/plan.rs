@@ -58,7 +58,8 @@ pub struct SharedLimits {
     pub logs: u16,
     /// Of these, those with `block`.
     pub blocks: u16,
-    /// How often the greatest quota of these `sliding_log`s can be halved, rounded up. A log has no more charges than its quota.
+    /// How often the greatest quota of these `sliding_log`s can be halved, rounded up. Requests without ids charge a log no oftener than
+    /// its quota.
     pub log_halvings: u8,
 }
 

@@ -527,11 +527,11 @@ impl<S: Store> Limiter<S> {
             .filter(|_| plan.candidate.is_none() && !plan.releases_holds())
     }
 
-    /// Logs and counts that the store failed to answer a request for this key and plan.
+    /// Logs and counts that the store failed to answer a request. `subject` is the one key and plan that it was about, if it was one.
     #[cold]
-    fn count_failure(&self, (key, plan): (&Key, &Plan), error: &StoreError) {
+    fn count_failure(&self, subject: Option<(&Key, &Plan)>, error: &StoreError) {
         let now = self.common.clock.monotonic();
-        let subject = || (plan.name.clone(), self.key_hash(key));
+        let subject = subject.map(|(key, plan)| || (plan.name.clone(), self.key_hash(key)));
         self.common.failures.log(error, now, subject);
         self.worker.metrics.failed(error);
     }
@@ -558,7 +558,7 @@ impl<S: Store> Limiter<S> {
                 Ok(decision)
             }
             Err(error) => {
-                self.count_failure((&check.key, &check.plan), error);
+                self.count_failure(Some((&check.key, &check.plan)), error);
                 match error {
                     // The store is healthy, so the policy for its failure does not apply: a flood must not open the limits.
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),

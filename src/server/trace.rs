@@ -44,7 +44,7 @@ const SAMPLERS: [&str; 6] = [
     "parentbased_always_off",
     "parentbased_traceidratio",
 ];
-/// Variables of the protocol, and the one that is spoken.
+/// Variables of the protocol, of which the first that is set counts, and the one that is spoken.
 const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
     "OTEL_EXPORTER_OTLP_PROTOCOL",
@@ -76,7 +76,7 @@ impl Exporter {
             return Ok(None);
         };
         check_value(SAMPLER, &SAMPLERS)?;
-        for variable in PROTOCOLS {
+        if let Some(variable) = PROTOCOLS.iter().find(|name| set(name)) {
             check_value(variable, &[PROTOCOL])?;
         }
         // The value may hold a password, so the message does not repeat it.

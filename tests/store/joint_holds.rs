@@ -125,12 +125,6 @@ async fn a_hold_whose_lease_is_over_begins_no_block_in_a_joint_decision() {
     let checks = [check(&held, "k", 1), check(&other, "k", 1)];
     let allowed = both.jointly(&checks).await;
     assert!(all_fit(&checks, &allowed));
-    // A hold whose lease is over stays until it would deny, as beside single requests.
-    both.reserve(&held, "k", "b", (4, 5)).await;
-    both.clock.advance(5 * S);
-    let in_memory = both.memory.decide_joint(&checks).unwrap();
-    let in_redis = both.redis.decide_joint(&checks, PATIENCE).await.unwrap();
-    assert_eq!(in_redis, in_memory);
     let checks = [check(&held, "k", 10), check(&other, "k", 1)];
     let denied = both.jointly(&checks).await;
     assert!(denied[0].blocks.as_ref().unwrap()[0].begins);

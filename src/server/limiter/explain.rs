@@ -446,7 +446,7 @@ impl Explanation {
                     self.outcome()
                 )
             }
-            OnStoreFailure::Local if self.plan.concurrency().is_some() => {
+            OnStoreFailure::Local if self.plan.limits().is_empty() => {
                 "the next request is allowed, because a replica counts no slots in its own memory"
                     .to_owned()
             }

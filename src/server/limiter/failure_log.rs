@@ -52,14 +52,17 @@ impl FailureLog {
         &self,
         error: &StoreError,
         now: Instant,
-        subject: impl FnOnce() -> (P, K),
+        subject: Option<impl FnOnce() -> (P, K)>,
     ) {
         let Some(decisions) = self.throttles[error.kind_index()].due(now) else {
             return;
         };
         self.keep(error, now);
         let may_be_of_key = matches!(error, StoreError::Refused(_) | StoreError::InvalidReply(_));
-        let (plan, key_hash) = may_be_of_key.then(subject).unzip();
+        let (plan, key_hash) = subject
+            .filter(|_| may_be_of_key)
+            .map(|subject| subject())
+            .unzip();
         let (plan, key_hash) = (plan.map(display), key_hash.map(display));
         tracing::warn!(kind = error.kind(), %error, decisions, plan, key_hash, "the store could not decide; answered by the plan's on_store_failure");
     }
@@ -136,11 +139,20 @@ mod tests {
     fn refusals_are_present_while_they_go_on_and_a_lost_connection_is_none() {
         let (log, start) = (FailureLog::default(), monotonic());
         let at = |second| start + Duration::from_secs(second);
-        log.log(&StoreError::Unreachable("gone".to_owned()), start, nobody);
-        log.log(&StoreError::Deadline(Duration::ZERO), start, nobody);
+        log.log(
+            &StoreError::Unreachable("gone".to_owned()),
+            start,
+            Some(nobody),
+        );
+        log.log(&StoreError::Deadline(Duration::ZERO), start, Some(nobody));
         assert_eq!(log.refusals(start), None);
-        (0..=25)
-            .for_each(|second| log.log(&StoreError::Refused("OOM".to_owned()), at(second), nobody));
+        (0..=25).for_each(|second| {
+            log.log(
+                &StoreError::Refused("OOM".to_owned()),
+                at(second),
+                Some(nobody),
+            )
+        });
         let refusals = log.refusals(at(25)).unwrap();
         assert_eq!(
             (refusals.since, refusals.error),
@@ -160,14 +172,14 @@ mod tests {
             log.log(
                 &StoreError::Refused("WRONGTYPE".to_owned()),
                 at(second),
-                nobody,
+                Some(nobody),
             );
             assert!(!is_told(second), "{second}");
         }
         assert!(!is_told(34));
         assert!(is_told(35));
         assert!(!is_told(36));
-        log.log(&StoreError::Full, at(40), nobody);
+        log.log(&StoreError::Full, at(40), Some(nobody));
         assert!(!is_told(54) && is_told(55));
     }
 }

@@ -370,7 +370,8 @@ impl<S: Store> Limiter<S> {
             .ask_for_hold((worker_plans, &mut *found), call, caller)
             .await?;
         answer.map_err(|error| {
-            self.count_failure((&found.check.key, &found.check.plan), &error);
+            let subject = Some((&found.check.key, &*found.check.plan));
+            self.count_failure(subject, &error);
             match error {
                 StoreError::Overloaded(_) => Refusal::Overloaded,
                 error => Refusal::Unconfirmed(error),

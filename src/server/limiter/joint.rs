@@ -342,9 +342,14 @@ impl<S: Store> Limiter<S> {
         error: &StoreError,
         is_denied: bool,
     ) -> Result<Vec<Decision>, Refusal> {
-        for check in checks {
-            self.count_failure((&check.key, &check.plan), error);
-        }
+        // It is not known which of several the store refused.
+        let subject = match checks {
+            [only] => Some((&only.key, &*only.plan)),
+            _ => None,
+        };
+        checks
+            .iter()
+            .for_each(|_| self.count_failure(subject, error));
         if !is_denied && matches!(error, StoreError::Overloaded(_)) {
             return Err(Refusal::Overloaded);
         }

@@ -80,7 +80,7 @@ impl<S: Store> Limiter<S> {
             .into_iter()
             .chain(std::iter::repeat_with(unanswered));
         let events = checks.iter().zip(verdicts).map(|(check, verdict)| {
-            let subject = (&check.key, &*check.plan);
+            let subject = Some((&check.key, &*check.plan));
             let verdict = verdict.inspect_err(|error| self.count_failure(subject, error))?;
             self.common
                 .holds

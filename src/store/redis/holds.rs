@@ -146,7 +146,7 @@ impl RedisStore {
     }
 
     /// Decides checks together of which holds concern some: once more where holds that are over may be what denies them. Where a denial
-    /// may begin a block, or denies no others, a look finds that out first. Verdicts that deny tell when the next lease ends.
+    /// may begin a block, or denies no others, they are ended first. Verdicts that deny tell when the next lease ends.
     pub(super) async fn decide_joint_beside_holds(
         &self,
         checks: &[Check],
@@ -160,13 +160,8 @@ impl RedisStore {
             && (checks.iter().any(|check| check.plan.has_blocks())
                 || concerned().any(|check| check.plan.shadow));
         if are_ended {
-            let peek = |check: &Check| Check {
-                mode: Mode::Peek,
-                ..check.clone()
-            };
-            let peeks: Vec<Check> = checks.iter().map(peek).collect();
-            let peeked = self.decide_joint_plainly(&peeks, until, deadline).await?;
-            self.end_due(denied(checks, &peeked), left()).await?;
+            // Whether they deny or not: a look would not see what others charge before this decision.
+            self.end_due(concerned(), deadline).await?;
         }
         let first = self.decide_joint_plainly(checks, until, deadline).await;
         let mut verdicts = first?;

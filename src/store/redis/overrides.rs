@@ -38,6 +38,8 @@ const ANY: &str = "any";
 struct OverridesPage {
     now_us: u64,
     version: OverrideVersion,
+    /// The version as the hash has it, to ask what has changed since.
+    version_text: String,
     /// Number of records in the set, if it is not the known one.
     count: u64,
     content: Content,
@@ -67,8 +69,8 @@ impl OverrideStore for RedisStore {
                     return Ok(set);
                 }
             }
-            let changed = format!("the overrides changed during each of {READINGS_MAX} readings");
-            Err(StoreError::Refused(changed))
+            let torn = format!("none of {READINGS_MAX} readings of the overrides was a whole one");
+            Err(StoreError::Refused(torn))
         })
     }
 
@@ -155,7 +157,7 @@ impl RedisStore {
             read.extend(named(records));
         }
         // What changed meanwhile was read as it was before or after.
-        let end = self.read_page(&text_of(version), FIRST, until).await?;
+        let end = self.read_page(&first.version_text, FIRST, until).await?;
         match end.content {
             Content::Known => {}
             Content::Changes(changes) => {
@@ -299,6 +301,7 @@ fn page(reply: &[Value]) -> Option<OverridesPage> {
     Some(OverridesPage {
         now_us,
         version: version_in(version),
+        version_text: String::from_utf8_lossy(version).into_owned(),
         count,
         content,
     })

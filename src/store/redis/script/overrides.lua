@@ -33,17 +33,27 @@ if not string.match(version, '^%d+ %d+$') then
   -- It is not ours, so that the next change or restoring may replace it.
   version = ''
 end
-local changes = redis.call('HGET', KEYS[1], CHANGES) or ''
--- The names that have changed since this version, each once; nil if that is not known.
+local found = redis.call('HGET', KEYS[1], CHANGES)
+local changes = found or ''
+local function number_of(text)
+  return tonumber(string.match(text, '^(%d+) ')) or 0
+end
+
+-- The names that have changed since this version, each once; nil if that is not known. A change of which nothing is remembered, such as
+-- one of an earlier release, leaves a gap among the numbers.
 local function names_since(known)
   local number, mark = string.match(known, '^(%d+) (%d+)$')
   local at, names, seen = 1, nil, {}
+  local last_number = tonumber(number)
   while at <= #changes do
     local changed, before, size = struct.unpack(HEAD, changes, at)
     at = at + struct.size(HEAD)
-    if changed == number + 1 and before == tonumber(mark) then
+    if names and changed ~= last_number + 1 then
+      return nil
+    elseif changed == number + 1 and before == tonumber(mark) then
       names = {}
     end
+    last_number = names and changed or last_number
     local last = at + size
     while names and at < last do
       local name = struct.unpack('<I2c0', changes, at)
@@ -52,13 +62,14 @@ local function names_since(known)
     end
     at = last
   end
-  return names
+  return last_number == number_of(version) and names or nil
 end
+
 local function read()
   if version == ARGV[2] then
     return {now, version}
   end
-  local fields = redis.call('HLEN', KEYS[1]) - (changes ~= '' and 1 or 0)
+  local fields = redis.call('HLEN', KEYS[1]) - (found and 1 or 0)
   local known, names = pcall(names_since, ARGV[3] == '0' and ARGV[2] or 'any')
   if known and names then
     local values = {}
@@ -122,9 +133,6 @@ if what == 'change' then
     redis.call('HDEL', KEYS[1], ARGV[index])
   end
   return {now, version, expiry}
-end
-local function number_of(text)
-  return tonumber(string.match(text, '^(%d+) ')) or 0
 end
 if number_of(version) < number_of(ARGV[2]) then
   redis.call('HSET', KEYS[2], '', ARGV[2])
