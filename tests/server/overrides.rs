@@ -468,13 +468,19 @@ async fn changes_of_ten_thousand_are_read_and_not_all_of_them() {
     assert_eq!(pages(&redis), before);
 }
 
+/// Two replicas that know the same set, of one override.
+async fn writer_and_reader(redis: &Redis) -> [AdminFixture; 2] {
+    let [mut writer, mut reader, _] = replicas(&redis.url()).await;
+    set(&mut writer, entry("first", 200)).await.unwrap();
+    until_quota(&mut reader, "first", 200).await;
+    [writer, reader]
+}
+
 /// What is remembered of changes is bounded. Who knows an older version reads all.
 #[tokio::test]
 async fn a_replica_that_missed_more_than_is_remembered_reads_all() {
     let redis = Redis::start();
-    let [mut one, mut reader, _] = replicas(&redis.url()).await;
-    set(&mut one, entry("first", 200)).await.unwrap();
-    until_quota(&mut reader, "first", 200).await;
+    let [mut one, mut reader] = writer_and_reader(&redis).await;
     let before = pages(&redis);
     reader.server.signal("STOP");
     let long = "k".repeat(500);
@@ -529,9 +535,7 @@ async fn a_change_of_more_than_is_remembered_is_read_by_all() {
 #[tokio::test]
 async fn a_change_that_is_not_remembered_is_read_all_the_same() {
     let redis = Redis::start();
-    let [mut one, mut reader, _] = replicas(&redis.url()).await;
-    set(&mut one, entry("first", 200)).await.unwrap();
-    until_quota(&mut reader, "first", 200).await;
+    let [mut one, mut reader] = writer_and_reader(&redis).await;
     for (round, key) in (0_u64..).zip(["second", "third"]) {
         reader.server.signal("STOP");
         let number = set(&mut one, entry(key, 210 + round)).await.unwrap();

@@ -161,6 +161,7 @@ mod tests {
         assert!(log.refusals(at(34)).is_some());
         assert_eq!(log.refusals(at(35)), None);
     }
+
     #[test]
     fn the_end_of_refusals_is_told_once_and_not_while_they_go_on() {
         let (log, start) = (FailureLog::default(), monotonic());

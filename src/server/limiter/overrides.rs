@@ -272,22 +272,13 @@ impl Overrides {
                 "the store had lost overrides; they were written back"
             );
         }
-        let read = move || match set.news {
-            OverrideNews::None => None,
-            OverrideNews::All(records) => Some(codec::read(records, set.version)),
-            OverrideNews::Changes(changes) => {
-                let names = changes.iter().map(|(name, _)| name.as_slice());
-                let names: Vec<&[u8]> = names.collect();
-                let records = changes.iter().filter_map(|(_, record)| record.clone());
-                let written = codec::read(records.collect(), set.version);
-                Some(known.after_change(&names, written))
-            }
-        };
+        if set.news == OverrideNews::None {
+            return Ok(());
+        }
+        let read = move || known.after_news(set.news, set.version);
         let read = tokio::task::spawn_blocking(read).await;
         let read = read.map_err(|error| StoreError::InvalidReply(error.to_string()))?;
-        if let Some(read) = read {
-            self.apply_overrides(read).await;
-        }
+        self.apply_overrides(read).await;
         Ok(())
     }
 
@@ -298,11 +289,10 @@ impl Overrides {
     }
 
     /// Has all limiters decide by these. Takes milliseconds where there are thousands, so it is done on another thread.
-    async fn apply_overrides(&self, overrides: RuntimeOverrides) {
+    async fn apply_overrides(&self, overrides: Arc<RuntimeOverrides>) {
         let limiter = self.0.limiter.clone();
         let replace = move || {
             let now_us = limiter.overrides_now_us();
-            let overrides = Arc::new(overrides);
             let replaced = |in_force: &InForce| Some(in_force.with_overrides(overrides, now_us));
             limiter.common.replace(replaced);
         };
@@ -433,7 +423,7 @@ impl Overrides {
                 version,
                 ..RuntimeOverrides::default()
             };
-            self.apply_overrides(known.after_change(&names, after))
+            self.apply_overrides(Arc::new(known.after_change(&names, after)))
                 .await;
             self.forget_denials(entry);
             return Ok(written);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::codec;
 use tollgate_core::plan::{OverrideSubject, PlanOverride};
-use tollgate_store::{OverrideRecord, OverrideVersion};
+use tollgate_store::{OverrideNews, OverrideRecord, OverrideVersion};
 
 /// Maximum number of expired overrides that one change removes from the store.
 const EXPIRED_REMOVED_MAX: usize = 64;
@@ -69,6 +69,24 @@ impl RuntimeOverrides {
         let expired = others.filter(|other| other.is_expired(now_us) && !is_same(other));
         let removed = expired.take(EXPIRED_REMOVED_MAX).map(name);
         removed.chain(itself.then(|| name(entry))).collect()
+    }
+
+    /// What is set by the news, at the version that they are of.
+    pub(super) fn after_news(
+        self: Arc<Self>,
+        news: OverrideNews,
+        version: OverrideVersion,
+    ) -> Arc<Self> {
+        match news {
+            OverrideNews::None => self,
+            OverrideNews::All(records) => Arc::new(codec::read(records, version)),
+            OverrideNews::Changes(changes) => {
+                let (names, records): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
+                let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+                let written = codec::read(records.into_iter().flatten().collect(), version);
+                Arc::new(self.after_change(&names, written))
+            }
+        }
     }
 
     /// What is set after a change: nothing under these names but what was `written`, which has the version after it.

@@ -64,8 +64,7 @@ pub(super) fn work_in_flight_max(deadline: Duration) -> usize {
 
 /// Work of deciding under a plan's own limits, besides searches.
 #[inline]
-fn limits_work(plan: &Plan) -> usize {
-    let own = SharedLimits::count(plan.limits());
+fn limits_work(own: &SharedLimits) -> usize {
     usize::from(own.all - own.windows - own.logs) * LIMIT_WORK
         + usize::from(own.windows) * WINDOW_WORK
         + usize::from(own.blocks) * BLOCK_WORK
@@ -73,8 +72,7 @@ fn limits_work(plan: &Plan) -> usize {
 
 /// Work of searching a plan's logs. A log of this plan may have been charged by other plans with its `counts_as`.
 #[inline]
-fn searches_work(plan: &Plan) -> usize {
-    let own = SharedLimits::count(plan.limits());
+fn searches_work(own: &SharedLimits, plan: &Plan) -> usize {
     let steps = own.log_halvings.max(plan.shared.log_halvings);
     usize::from(own.logs) * usize::from(steps.max(SEARCH_STEPS_MIN)) * SEARCH_STEP_WORK
 }
@@ -163,9 +161,10 @@ impl ScriptRequest {
     #[inline]
     pub(super) fn work(&self) -> usize {
         let plan = &self.plan;
+        let own = SharedLimits::count(plan.limits());
         let (searches, work) = (
-            searches_work(plan),
-            limits_work(plan) + records_work(plan) + self.hold_work(),
+            searches_work(&own, plan),
+            limits_work(&own) + records_work(plan) + self.hold_work(),
         );
         if self.joint.is_none() {
             return (searches + work).min(WORK_MAX);
@@ -192,7 +191,8 @@ impl ScriptRequest {
         let is_repeated = self.mode != Mode::Refund
             && last.is_some_and(|last| last.charge_terms() == self.charge_terms());
         let reads_records = last.is_none() || self.plan.shared.logs > 0;
-        limits_work(&self.plan)
+        let own = SharedLimits::count(self.plan.limits());
+        limits_work(&own)
             + self.hold_work()
             + if reads_records {
                 records_work(&self.plan)
@@ -202,7 +202,7 @@ impl ScriptRequest {
             + if is_repeated {
                 0
             } else {
-                searches_work(&self.plan)
+                searches_work(&own, &self.plan)
             }
     }
 
