@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
+use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, HoldTerms, Limit, Plan, Rule};
-use tollgate::store::{RedisStore, Store, StoreDeadline};
+use tollgate::store::{Check, Mode, RedisStore, Store, StoreDeadline, Subject};
 use tonic::transport::Channel;
 
 use crate::support::cluster::Cluster;
-use crate::support::holds::{ask, reserve};
+use crate::support::holds::{ask, reserve, settle};
 use crate::support::preload::by_processor_time;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -299,6 +300,113 @@ fn assert_calls_are_short(about: &str, redis: &Redis) {
         format!("{about}: {late} of {calls} slow calls above 5 ms, the longest {longest} us");
     println!("{seen}");
     assert!(late * STALLED_DIVISOR <= calls, "{seen}");
+}
+
+/// One slow call of a few would be told by none in five, so each of these is done so often.
+const TIMES: u64 = 10;
+
+/// A plan of eight logs, of which a hold may give units back.
+fn eight_logs() -> Arc<Plan> {
+    let hour = Duration::from_secs(3_600);
+    let limits = (1..=8).map(|hours| {
+        let log = Algorithm::SlidingLog;
+        Limit::new(format!("{hours}h"), 1_000, hours * hour, log).unwrap()
+    });
+    Arc::new(Plan::new("eight", Rule::limits(limits)))
+}
+
+/// A give-back writes all charges behind its place anew, in each log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settle_under_eight_full_logs_does_not_keep_redis_busy_for_long() {
+    let _machine = MACHINE.lock().await;
+    let program = by_processor_time("redis-server");
+    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    let (plan, deadline) = (eight_logs(), StoreDeadline(PATIENCE));
+    let fill = |number: u64| {
+        let (plan, store) = (plan.clone(), store.clone());
+        tokio::spawn(async move {
+            let key = format!("k{number}");
+            let held = ask(&plan, &key, ("held", reserve(10, 3_600)));
+            assert!(
+                store
+                    .decide_hold(&held, deadline)
+                    .await
+                    .unwrap()
+                    .view
+                    .verdict
+                    .fits
+            );
+            for _ in 0..990 {
+                let charge = Check {
+                    key: Key::new(&*key).unwrap(),
+                    plan: plan.clone(),
+                    cost: Cost::ONE,
+                    mode: Mode::Charge,
+                };
+                assert!(store.decide_one(&charge, deadline).await.unwrap().fits);
+            }
+        })
+    };
+    for filled in (0..TIMES).map(fill).collect::<Vec<_>>() {
+        filled.await.unwrap();
+    }
+    see_slow_calls(&redis);
+    redis.cli(&["slowlog", "reset"]);
+    for number in 0..TIMES {
+        let given_back = ask(&plan, &format!("k{number}"), ("held", settle(1)));
+        let verdict = store
+            .decide_hold(&given_back, deadline)
+            .await
+            .unwrap()
+            .view
+            .verdict;
+        let used = verdict.readings.iter().zip(plan.limits());
+        for (reading, limit) in used {
+            assert_eq!(reading.used(limit), 991);
+        }
+    }
+    assert_calls_are_short("settles under eight logs", &redis);
+}
+
+/// To free a hash of so many fields takes Redis 30 ms, unless another thread does it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_of_a_key_of_many_ids_does_not_keep_redis_busy_for_long() {
+    const FILL: &str = "for part = 1, 100 do
+  local fields = {}
+  for field = 1, 1000 do
+    fields[2 * field - 1], fields[2 * field] = 'i' .. part .. ' ' .. field, string.rep('x', 60)
+  end
+  redis.call('HSET', KEYS[1], unpack(fields))
+end
+return redis.call('HLEN', KEYS[1])";
+    let _machine = MACHINE.lock().await;
+    let program = by_processor_time("redis-server");
+    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    for number in 0..TIMES {
+        let ids = format!("{{group:k{number}}}ids");
+        assert_eq!(redis.cli(&["eval", FILL, "1", &ids]), "100000");
+    }
+    see_slow_calls(&redis);
+    redis.cli(&["slowlog", "reset"]);
+    for number in 0..TIMES {
+        let subject = Subject {
+            key: Key::new(format!("k{number}")).unwrap(),
+            counts_as: "group".into(),
+            log_windows_us: Vec::new(),
+        };
+        assert!(
+            store
+                .reset(&subject, StoreDeadline(PATIENCE))
+                .await
+                .unwrap()
+        );
+    }
+    assert_eq!(redis.cli(&["dbsize"]), "0");
+    assert_calls_are_short("resets", &redis);
 }
 
 /// Holds of a key that end at once.

@@ -52,7 +52,7 @@ impl CommandKind {
         match self {
             Self::Script | Self::Holds(_) | Self::Exchange(_) | Self::Forget => "EVALSHA",
             Self::Read => "GET",
-            Self::Delete => "DEL",
+            Self::Delete => "UNLINK",
         }
     }
 }

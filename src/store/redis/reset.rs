@@ -188,7 +188,7 @@ impl Reset {
             .map_err(CallError::into_store_error)?;
         let deleted = |reply: &Value| {
             reply.as_u64().ok_or_else(|| {
-                StoreError::InvalidReply("the reply to DEL is not a number".to_owned())
+                StoreError::InvalidReply("the reply to UNLINK is not a number".to_owned())
             })
         };
         replies

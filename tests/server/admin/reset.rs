@@ -139,7 +139,7 @@ async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
     // The first reset loads the script.
     fixture.admin.reset(reset(KEY, "several")).await.unwrap();
     fixture.ask("several", 1).await;
-    let sent = || ["get", "del"].map(|command| redis.ran(command));
+    let sent = || ["get", "unlink"].map(|command| redis.ran(command));
     let before = sent();
     assert!(
         fixture
@@ -151,7 +151,7 @@ async fn a_reset_is_one_reading_and_one_call_however_many_logs_there_are() {
             .existed
     );
     let after = sent();
-    // Two GET: the store reads the index, and the script reads it again. Two DEL: of the index, and of all other keys.
+    // Two GET: the store reads the index, and the script reads it again. Two UNLINK: of the index, and of all other keys.
     assert_eq!([0, 1].map(|index| after[index] - before[index]), [2, 2]);
 }
 
