@@ -265,7 +265,7 @@ local function lease(group, ask)
     return pack('<BI4I4I7BI7I7', 89, 0, 0, 0, LOST_FORGOTTEN, 0, 0)
   end
   local expired, released, units, has_more = end_due(group, ask)
-  if has_more then
+  if has_more or ask.call == END and is_left_to_next(group, ask) then
     return pack('<BI4I4I7', 66, expired, released, units)
   end
   known = find(group, ask)

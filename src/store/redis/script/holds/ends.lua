@@ -19,19 +19,12 @@ local function ends_before(a, b)
   return #a.id < #b.id
 end
 
--- How many holds may end in one call: as many as this work allows, in microseconds, and one at least. An end remembers an id, and may
--- give units back to each limit; in a log, the charges behind them are written anew.
-local ENDS_WORK_MAX = 700
-local END_WORK, GIVE_BACK_WORK, SEARCH_WORK, CHARGES_PER_US = 8, 14, 60, 1.5
+-- Maximum work of ending holds in one call, in microseconds. An end remembers an id, and may give units back.
+local ENDS_WORK_MAX, END_WORK = 700, 8
+-- How many holds may end now: one at least, unless the script call has done too much already.
 local function ends_at_most(group, ask)
-  local work = END_WORK
-  for _, limit in ipairs(ask.terms.releases and ask.limits or {}) do
-    work = work + GIVE_BACK_WORK
-    if limit.kind == SLIDING_LOG then
-      work = work + SEARCH_WORK + math.min(call('LLEN', group.logs[limit.window]), CHARGES_AFTER_MAX) / CHARGES_PER_US
-    end
-  end
-  return max(floor(ENDS_WORK_MAX / work), 1)
+  local work = END_WORK + (ask.terms.releases and give_back_work(group, ask) or 0)
+  return work <= ask.left and max(floor(math.min(ENDS_WORK_MAX, ask.left) / work), 1) or 0
 end
 
 -- Of the holds that this plan may end, those that end first, in their order, as many as may end in one call; and whether there are more.
@@ -88,7 +81,7 @@ local function end_due(group, ask)
   end
   local due, has_more = first_due(group, ask)
   if not due[1] then
-    return 0, 0, 0, false
+    return 0, 0, 0, has_more
   end
   group.is_peek = group.is_peek and not has_more
   for _, hold in ipairs(due) do

@@ -9,7 +9,9 @@ units = math.min(units, floor(max(math.min(full - given - now, debt), 0) / emiss
 
 --{ hold_give_back
 -- Maximum number of charges in a log behind that of a hold: they are written anew. Behind more, it gives nothing back.
-local CHARGES_AFTER_MAX = 1000
+local CHARGES_AFTER_MAX, CHARGES_PER_US = 1000, 1.5
+-- Work of giving back to one limit, and of searching a log, in microseconds.
+local GIVE_BACK_WORK, SEARCH_WORK = 14, 60
 -- Maximum number of units that a limit counts, and that a log does.
 local UNITS_MAX, LOG_UNITS_MAX = 1099511627775, 131071 -- 2^40 - 1, 2^17 - 1
 
@@ -68,17 +70,35 @@ local function put_back(left_out)
   end
 end
 
+-- Maximum work of giving units of a hold back to the limits of a call, in microseconds.
+local function give_back_work(group, ask)
+  local work = 0
+  for _, limit in ipairs(ask.limits) do
+    work = work + GIVE_BACK_WORK
+    if limit.kind == SLIDING_LOG then
+      work = work + SEARCH_WORK + math.min(call('LLEN', group.logs[limit.window]), CHARGES_AFTER_MAX) / CHARGES_PER_US
+    end
+  end
+  return work
+end
+
+-- Whether that is more than the script call may still do.
+local function is_left_to_next(group, ask)
+  return ask.left < math.huge and give_back_work(group, ask) > ask.left
+end
+
 -- Units at the instant of the charge that are still there.
 local function log_given(group, limit, state, hold, units)
   log.find(limit, state, units, hold.at)
   local undone = state.undone
-  if not undone or state.last.index - undone.last.index > CHARGES_AFTER_MAX then
+  local after = undone and state.last.index - undone.last.index
+  if not undone or after > CHARGES_AFTER_MAX then
     return 0
   end
   if group.is_peek then
     return leave_out(group, state, units)
   end
-  units = math.min(units, undone.units)
+  units, group.given_work = math.min(units, undone.units), group.given_work + after / CHARGES_PER_US
   log.refund(limit, state, units, hold.at)
   return units
 end

@@ -23,11 +23,15 @@ if not group then
   group = decided and result or nil
 end
 if decided then
-  local ask = { call = asked, number = number, lease = lease, id = sub(entry, 2), terms = terms[index], limits = false, begun = false }
+  local ask = {
+    call = asked, number = number, lease = lease, id = sub(entry, 2), terms = terms[index], limits = false, begun = false,
+    left = work > 0 and WORK_MAX - work or math.huge,
+  }
   decided, result = pcall(call_of, group, ask)
 end
 reply = decided and result
-work = reply and byte(reply) == 66 and WORK_MAX + 1 or work + (group and group.notes.holds and expected or LONG_WORK)
+work = work + (group and group.notes.holds and expected or LONG_WORK) + (group and group.given_work or 0)
+work = reply and byte(reply) == 66 and WORK_MAX + 1 or work
 problem = not decided and (type(result) == 'table' and result.err or tostring(result))
 --}
 end
@@ -149,7 +153,7 @@ end
 --> hold_requests
 
 local BY_ID = { [0] = reserve, charge_once, record, settle, settle, extend }
-local PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 6, 7, 8, 9, 10
+local SETTLE, PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 3, 6, 7, 8, 9, 10
 
 -- The terms of a plan from the request, and where the next ones begin.
 local function read_terms(at)
@@ -168,7 +172,7 @@ local function group_of(key, names, first_log, last_log)
   return {
     key = key, value = value, records = group.records, logs = group.logs, has_logs = group.has_logs, names = names,
     notes = parse_notes(notes), ids = {}, undo = false, left_out = false, is_peek = false, gone = {},
-    is_changed = false, is_charged = false,
+    is_changed = false, is_charged = false, given_work = 0,
   }
 end
 
@@ -180,7 +184,8 @@ local function by_id(group, ask)
     return 'K' .. pack('<I4I4I7', 0, 0, 0) .. refused(group, ask, known)
   end
   local expired, released, units, has_more = end_due(group, ask)
-  if has_more then
+  local gives_back = ask.call == SETTLE and known and known.hold and ask.number < known.cost
+  if has_more or gives_back and is_left_to_next(group, ask) then
     return pack('<BI4I4I7', 66, expired, released, units)
   end
   local letter, told, stands = 'P', '', nil
@@ -210,7 +215,7 @@ end
 -- Carries out a call and writes what it changed; a peek writes nothing. Returns its reply.
 local function call_of(group, ask)
   group.undo, group.left_out, group.is_peek = {}, {}, ask.call == PEEK or ask.call == BESIDE_PEEK
-  group.gone = {}
+  group.gone, group.given_work = {}, 0
   ask.begun, ask.limits = {}, ask.terms.limits
   if group.notes.recent_count >= RECENT_MAX and not group.is_peek and ask.call ~= FIGURES then
 --> hold_move
