@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tollgate::algorithm::holds::HoldCall;
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
 use tollgate::key::{Cost, Key};
-use tollgate::plan::{Algorithm, HoldTerms, Limit, Plan, Rule};
+use tollgate::plan::{Algorithm, Anchor, HoldTerms, Limit, Plan, Rule};
 use tollgate::store::{Check, Mode, RedisStore, Store, StoreDeadline, Subject};
 use tonic::transport::Channel;
 
@@ -372,6 +373,46 @@ async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
         }
         assert_calls_are_short(&format!("holds of {seconds} s under four logs"), &redis);
     }
+}
+
+/// Ids that ended once more leave gaps: here all that ended first, and the very first one last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_that_end_once_more_do_not_keep_redis_busy_for_long() {
+    let _machine = MACHINE.lock().await;
+    let program = by_processor_time("redis-server");
+    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    let (plan, deadline) = (
+        ending(
+            Algorithm::FixedWindow {
+                anchor: Anchor::FirstRequest,
+            },
+            false,
+        ),
+        StoreDeadline(PATIENCE),
+    );
+    let call = async |id: u64, call: HoldCall| {
+        let check = ask(&plan, "k", (&format!("id {id:012}"), call));
+        store.decide_hold(&check, deadline).await.unwrap()
+    };
+    for id in 0..ENDING {
+        assert!(call(id, reserve(1, 5)).await.view.verdict.fits);
+    }
+    tokio::time::sleep(Duration::from_millis(5_100)).await;
+    call(ENDING, reserve(1, 60)).await;
+    see_slow_calls(&redis);
+    redis.cli(&["slowlog", "reset"]);
+    for id in (0..ENDING).rev() {
+        call(id, settle(1)).await;
+    }
+    assert_calls_are_short("late settles", &redis);
+    redis.cli(&["slowlog", "reset"]);
+    for id in 0..ENDING {
+        call(ENDING + 1 + id, reserve(1, 60)).await;
+        call(ENDING + 1 + id, settle(1)).await;
+    }
+    assert_calls_are_short("ids behind gaps", &redis);
 }
 
 /// To free a hash of so many fields takes Redis 30 ms, unless another thread does it.

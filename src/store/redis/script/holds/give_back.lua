@@ -98,7 +98,7 @@ local function log_given(group, limit, state, hold, units)
   if group.is_peek then
     return leave_out(group, state, units)
   end
-  units, group.given_work = math.min(units, undone.units), group.given_work + after / CHARGES_PER_US
+  units, group.more_work = math.min(units, undone.units), group.more_work + after / CHARGES_PER_US
   log.refund(limit, state, units, hold.at)
   return units
 end

@@ -39,27 +39,43 @@ local function hashed(notes)
   return notes.ids + notes.gaps - notes.recent_count
 end
 
--- The ids that were moved to the HASH together, of which the first one has this number; nil where there are none.
-local function part_at(group, number)
-  local text, ids, at = call('HGET', group.names[2], format('%d', number)), {}, 1
-  while text and at <= #text do
-    ids[#ids + 1], at = unpack('<Bc0', text, at)
-  end
-  return ids[1] and ids
-end
+-- Maximum number of parts of the HASH at which one call looks for the first id, and the work of that, in microseconds.
+local PARTS_MAX, PART_WORK = 16, 20
 
--- The id of this number, if it has not gone. Where the HASH was lost, all of its ids have.
-local function numbered(group, number)
-  local first = group.notes.first - group.notes.stale
-  local part = part_at(group, first)
-  while part and first + #part <= number do
-    first = first + #part
-    part = part_at(group, first)
+-- The part of the HASH that the first number is in: the field of each id, false for one that has left a gap. Nil without a HASH, since it
+-- was lost; false where the call has looked at enough of them. Parts before it go.
+local function front_part(group)
+  local notes = group.notes
+  while not group.front or notes.stale >= #group.front do
+    local first, fields, at = notes.first - notes.stale, {}, 1
+    if group.front then
+      for _, field in ipairs(group.front) do
+        if field then
+          group.gone[field] = true
+        end
+      end
+      group.gone[format('%d', first)] = true
+      first, notes.stale, group.front = first + #group.front, notes.stale - #group.front, false
+    end
+    if group.parts_left == 0 then
+      return false
+    end
+    group.parts_left, group.more_work = group.parts_left - 1, group.more_work + PART_WORK
+    local text = call('HGET', group.names[2], format('%d', first))
+    while text and at <= #text do
+      local id
+      id, at = unpack('<Bc0', text, at)
+      fields[#fields + 1] = 'i' .. id
+    end
+    if not fields[1] then
+      return nil
+    end
+    for place, id in ipairs(call('HMGET', group.names[2], table_unpack(fields))) do
+      fields[place] = id and unpack('<I6', id) == first + place - 1 and fields[place]
+    end
+    group.front = fields
   end
-  local id = part and part[number - first + 1]
-  local text = id and not group.gone['i' .. id] and call('HGET', group.names[2], 'i' .. id)
-  local found = text and read_id(id, text)
-  return found and found.number == number and found
+  return group.front
 end
 
 -- What is kept of an id that is not open, whether it is known yet or not.
@@ -98,15 +114,23 @@ local function drop_id(group, id)
   drop_recent(notes, id)
 end
 
--- Forgets the first id.
+-- Forgets the first id. Returns whether it has; a call that has looked at many gaps before it leaves that to the next one.
 local function forget_first(group)
   local notes = group.notes
   while hashed(notes) > 0 do
-    local is_id = notes.gaps == 0 or numbered(group, notes.first)
+    local front = notes.gaps == 0 or front_part(group)
+    if front == false then
+      return false
+    elseif not front then
+      notes.first, notes.ids, notes.gaps, notes.stale = notes.first + hashed(notes), notes.recent_count, 0, 0
+      return true
+    end
+    local field = notes.gaps > 0 and front[notes.stale + 1]
+    local is_id = notes.gaps == 0 or field and not group.gone[field]
     notes.first, notes.stale = notes.first + 1, notes.stale + 1
     if is_id then
       notes.ids, group.ids = notes.ids - 1, {}
-      return
+      return true
     end
     notes.gaps = notes.gaps - 1
   end
@@ -117,6 +141,7 @@ local function forget_first(group)
   local first = recent[notes.recent_from]
   notes.ids, group.ids[first.id] = notes.ids - 1, false
   drop_recent(notes, first)
+  return true
 end
 
 -- Remembers an id that is not open, in place of what was known of it.
@@ -138,9 +163,7 @@ local function remember(group, id, plan, kind, cost, actual, until_us)
   recent[found.place], notes.recent_by_id[id], group.ids[id] = found, found, found
   notes.ids, notes.recent_count, notes.max_ids = notes.ids + 1, notes.recent_count + 1, max(notes.max_ids, plan.max_ids)
   keep_until(notes, plan, until_us)
-  if notes.ids > notes.max_ids then
-    forget_first(group)
-  end
+  while notes.ids > notes.max_ids and forget_first(group) do end
 end
 
 -- Deletes the fields of ids that have left a gap.

@@ -30,7 +30,7 @@ if decided then
   decided, result = pcall(call_of, group, ask)
 end
 reply = decided and result
-work = work + (group and group.notes.holds and expected or LONG_WORK) + (group and group.given_work or 0)
+work = work + (group and group.notes.holds and expected or LONG_WORK) + (group and group.more_work or 0)
 work = reply and byte(reply) == 66 and WORK_MAX + 1 or work
 problem = not decided and (type(result) == 'table' and result.err or tostring(result))
 --}
@@ -126,6 +126,7 @@ local function figures(group)
       local number = id and id.until_us > now and id.number - notes.first
       known = known + (number and number >= 0 and number < hashed(notes) and 1 or 0)
     end
+    group.more_work = #fields / 2
   end
   local told, ends = {}, slot_ends(group.notes)
   for index = 1, math.min(#ends, TOLD_MAX) do
@@ -172,7 +173,7 @@ local function group_of(key, names, first_log, last_log)
   return {
     key = key, value = value, records = group.records, logs = group.logs, has_logs = group.has_logs, names = names,
     notes = parse_notes(notes), ids = {}, undo = false, left_out = false, is_peek = false, gone = {},
-    is_changed = false, is_charged = false, given_work = 0,
+    is_changed = false, is_charged = false, more_work = 0, front = false, parts_left = 0,
   }
 end
 
@@ -215,7 +216,7 @@ end
 -- Carries out a call and writes what it changed; a peek writes nothing. Returns its reply.
 local function call_of(group, ask)
   group.undo, group.left_out, group.is_peek = {}, {}, ask.call == PEEK or ask.call == BESIDE_PEEK
-  group.gone, group.given_work = {}, 0
+  group.gone, group.more_work, group.front, group.parts_left = {}, 0, false, PARTS_MAX
   ask.begun, ask.limits = {}, ask.terms.limits
   if group.notes.recent_count >= RECENT_MAX and not group.is_peek and ask.call ~= FIGURES then
 --> hold_move
