@@ -188,7 +188,7 @@ async fn hold_and_settle(address: String, caller: usize, stop: Arc<AtomicBool>) 
 }
 
 /// The tests of this file keep the whole machine busy, so only one of them runs at a time.
-static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(super) static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_batch_keeps_redis_busy_for_long_or_others_from_it() {
@@ -208,7 +208,7 @@ async fn no_batch_keeps_a_cluster_busy_for_long_or_others_from_it() {
 }
 
 /// Has its slow log see calls of more than a millisecond.
-fn see_slow_calls(redis: &Redis) {
+pub(super) fn see_slow_calls(redis: &Redis) {
     redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
     redis.cli(&["config", "set", "slowlog-max-len", "10000"]);
     // A clock that stands still would show no slow call.
@@ -290,7 +290,7 @@ async fn ask_beside(client: &mut Client, time: Duration) -> (usize, usize) {
 }
 
 /// By its slow log, which has no call if none took a millisecond of the processor.
-fn assert_calls_are_short(about: &str, redis: &Redis) {
+pub(super) fn assert_calls_are_short(about: &str, redis: &Redis) {
     let counted = redis.cli(&["eval", CALLS, "0"]);
     let counted: Vec<u64> = counted
         .split_whitespace()

@@ -1,6 +1,7 @@
 //! Random times for histories. Many lie a microsecond around the ends of events and windows, and some step back.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough to choose cases by.
+#[derive(Clone)]
 pub struct Random(pub u64);
 
 impl Random {

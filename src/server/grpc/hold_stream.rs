@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
@@ -20,7 +20,7 @@ use super::protocol::own_status;
 use super::receive::no_bytes_left;
 use super::service::Service;
 use super::{convert, holds::Stated};
-use crate::limiter::leases::{Ask, LeaseName, Leases, NewLease, RENEWED_TOGETHER};
+use crate::limiter::leases::{Ask, LeaseName, Leases, NewLease};
 use crate::limiter::{HoldStreamCount, RequestId};
 use crate::transport::account::{Account, Charge};
 use tollgate_core::algorithm::holds::{LeaseCall, LeaseEvent};
@@ -31,6 +31,9 @@ use tollgate_store::{Store, StoreError};
 const CALLS_IN_FLIGHT: usize = 64;
 /// Maximum number of holds of one stream: so many renewals take a store some milliseconds in each third of a lease.
 const HOLDS_MAX: usize = 1_000;
+/// Time after which a store that answered nothing is asked again for the ends of holds. It doubles each time, six times at most.
+const END_RETRY: Duration = Duration::from_millis(100);
+const END_RETRY_MAX: Duration = Duration::from_millis(6_400);
 /// Bytes of a hold of a stream, beside its names, which are kept twice.
 const HOLD_BYTES: usize = 400;
 
@@ -402,7 +405,8 @@ impl<S: Store> HeldByStream<S> {
         lost
     }
 
-    /// Finishes the calls, and ends the holds as if their leases ended now. Where the store is away, they end by themselves.
+    /// Finishes the calls, and ends the holds as if their leases ended now. Where the store does not answer, it is asked again a few times.
+    /// What it does not confirm ends with its lease.
     async fn end(mut self) {
         while let Some(called) = self.calls.next().await {
             self.note(called);
@@ -411,10 +415,31 @@ impl<S: Store> HeldByStream<S> {
             let renewed = renewing.await;
             self.note_renewals(renewed);
         }
-        let mut ends = self.leases.ends().into_iter().peekable();
-        while ends.peek().is_some() {
-            let some = ends.by_ref().take(RENEWED_TOGETHER).collect();
-            self.service.limiter.lease(some).await;
+        let mut pause = END_RETRY;
+        while !self.leases.is_empty() && pause < END_RETRY_MAX {
+            if self.ask_for_ends().await {
+                pause = END_RETRY;
+            } else {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+        }
+    }
+
+    /// Asks once for the end of each hold. Returns whether the store answered some of it.
+    async fn ask_for_ends(&mut self) -> bool {
+        let (mut last, mut is_answered) = (None, false);
+        loop {
+            let (numbers, asked) = self.leases.ends(last);
+            if numbers.is_empty() {
+                return is_answered;
+            }
+            last = numbers.last().copied();
+            let answers = self.service.limiter.lease(asked).await;
+            for (number, answer) in numbers.into_iter().zip(&answers) {
+                is_answered |= answer.is_ok();
+                self.leases.note_end(number, answer);
+            }
         }
     }
 }

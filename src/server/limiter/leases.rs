@@ -117,8 +117,10 @@ struct Lease<T> {
     /// The plan that decided.
     decided_by: Arc<Plan>,
     ttl_us: u64,
-    /// The end that this stream set last. `None` where the store did not tell yet.
+    /// The end that this stream was told last. `None` where the store did not tell yet.
     expires_us: Option<u64>,
+    /// The end that a renewal asked for which has no answer yet, or got none; 0 without one.
+    until_us: u64,
     /// When it ends if it is not renewed, or shortly after.
     ends_at: Instant,
     renew_at: Instant,
@@ -221,6 +223,7 @@ impl<T> Leases<T> {
             decided_by: new.decided_by,
             ttl_us: new.ttl_us,
             expires_us,
+            until_us: 0,
             ends_at: now + Duration::from_micros(expires_in_us),
             renew_at: now + renew_in,
             tag: new.tag,
@@ -274,17 +277,10 @@ impl<T> Leases<T> {
                     }
         {
             self.due.remove(&(at, number));
-            let Some(lease) = self.leases.get(&number) else {
+            let Some(lease) = self.leases.get_mut(&number) else {
                 continue;
             };
-            let ttl_us = lease.ttl_us;
-            let call = match lease.expires_us {
-                Some(expires_us) => LeaseCall::Renew { ttl_us, expires_us },
-                None => LeaseCall::Take {
-                    ttl_us,
-                    is_new: true,
-                },
-            };
+            let call = lease.renewal(now);
             numbers.push(number);
             asked.push(lease.ask(call));
         }
@@ -304,9 +300,10 @@ impl<T> Leases<T> {
                 expires_us,
                 expires_in_us,
             }) => {
-                lease.expires_us = Some(expires_us);
+                (lease.expires_us, lease.until_us) = (Some(expires_us), 0);
                 lease.ends_at = now + Duration::from_micros(expires_in_us);
-                lease.renew_at = now + Duration::from_micros(lease.ttl_us / 3);
+                // One that was tried for long has less left than a whole lease.
+                lease.renew_at = now + Duration::from_micros(lease.ttl_us.min(expires_in_us) / 3);
                 self.due.insert((lease.renew_at, number));
                 return None;
             }
@@ -331,19 +328,75 @@ impl<T> Leases<T> {
         })
     }
 
-    /// What ends all of them, in the order in which they came.
-    pub fn ends(&self) -> Vec<Ask> {
+    /// What is to be asked to end them, in the order in which they came, at most [`RENEWED_TOGETHER`] after the one of the number `after`.
+    /// [`Self::note_end`] gets the answers.
+    pub fn ends(&self, after: Option<u64>) -> (Vec<u64>, Vec<Ask>) {
         let mut numbers: Vec<u64> = self.leases.keys().copied().collect();
+        numbers.retain(|number| after.is_none_or(|after| *number > after));
         numbers.sort_unstable();
+        numbers.truncate(RENEWED_TOGETHER);
         let leases = numbers.iter().filter_map(|number| self.leases.get(number));
-        // One that the store did not tell of ends by itself.
-        let owned = leases.filter_map(|lease| Some((lease, lease.expires_us?)));
-        let ask = |(lease, expires_us): (&Lease<T>, u64)| lease.ask(LeaseCall::End { expires_us });
-        owned.map(ask).collect()
+        let asked = leases.map(|lease| lease.ask(lease.end())).collect();
+        (numbers, asked)
+    }
+
+    /// Notes what became of one. Where the store did not confirm it, or has only told when it ends, it is to be asked for again.
+    pub fn note_end(&mut self, number: u64, answer: &Result<LeaseEvent, StoreError>) {
+        match answer {
+            Ok(LeaseEvent::Open { expires_us, .. }) => {
+                if let Some(lease) = self.leases.get_mut(&number) {
+                    lease.expires_us = Some(*expires_us);
+                }
+            }
+            Ok(LeaseEvent::Ended | LeaseEvent::Lost(_)) => {
+                let ended = self.leases.remove(&number);
+                ended.iter().for_each(|lease| {
+                    self.numbers.remove(&lease.name);
+                });
+            }
+            Err(_) => {}
+        }
     }
 }
 
 impl<T> Lease<T> {
+    /// What is to be asked where the store did not tell when it ends.
+    fn take(&self) -> LeaseCall {
+        LeaseCall::Take {
+            ttl_us: self.ttl_us,
+            is_new: true,
+        }
+    }
+
+    /// What is to be asked to end it.
+    fn end(&self) -> LeaseCall {
+        self.expires_us.map_or_else(
+            || self.take(),
+            |expires_us| LeaseCall::End {
+                expires_us,
+                until_us: self.until_us,
+            },
+        )
+    }
+
+    /// What is to be asked to prolong it. A renewal without an answer is sent again as it was, since it may have been carried out.
+    fn renewal(&mut self, now: Instant) -> LeaseCall {
+        let Some(expires_us) = self.expires_us else {
+            return self.take();
+        };
+        if self.until_us == 0 {
+            let left = self.ends_at.saturating_duration_since(now).as_micros();
+            let left_us = u64::try_from(left).unwrap_or(u64::MAX);
+            // The time of the store, or a little before.
+            let now_us = expires_us.saturating_sub(left_us);
+            self.until_us = now_us.saturating_add(self.ttl_us);
+        }
+        LeaseCall::Renew {
+            expires_us,
+            until_us: self.until_us,
+        }
+    }
+
     fn ask(&self, call: LeaseCall) -> Ask {
         Ask {
             key: self.name.key.clone(),
@@ -360,6 +413,8 @@ mod tests {
     use tollgate_core::plan::Rule;
 
     const TTL_US: u64 = 30_000_000;
+    /// When leases end of which the store told at first.
+    const TOLD_US: u64 = 1_000_000_000;
     const OPEN: LeaseEvent = LeaseEvent::Open {
         expires_us: 2,
         expires_in_us: TTL_US,
@@ -390,7 +445,7 @@ mod tests {
     /// The reason with which one hold is lost by this answer after so many seconds.
     fn lost_by(answer: Result<LeaseEvent, StoreError>, seconds: u64) -> Option<LostReason> {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(1)), began);
+        leases.add(new("a", Some(TOLD_US)), began);
         let (numbers, _) = leases.take_due(after(began, 10));
         let lost = leases.note(numbers[0], answer, after(began, seconds));
         assert_eq!(leases.is_empty(), lost.is_some());
@@ -400,19 +455,15 @@ mod tests {
     #[test]
     fn a_lease_is_renewed_when_a_third_of_it_has_passed_and_with_it_those_that_are_due_soon() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(1)), began);
-        leases.add(new("b", Some(1)), began + DUE_TOGETHER);
-        leases.add(new("c", Some(1)), after(began, 1));
+        leases.add(new("a", Some(TOLD_US)), began);
+        leases.add(new("b", Some(TOLD_US)), began + DUE_TOGETHER);
+        leases.add(new("c", Some(TOLD_US)), after(began, 1));
         assert_eq!(leases.next_due(), Some(after(began, 10)));
         assert!(leases.take_due(after(began, 9)).0.is_empty());
         let (numbers, asked) = leases.take_due(after(began, 10));
         let ids: Vec<&str> = asked.iter().map(|ask| ask.id.as_str()).collect();
         assert_eq!(ids, ["a", "b"]);
-        let renew = LeaseCall::Renew {
-            ttl_us: TTL_US,
-            expires_us: 1,
-        };
-        assert!(asked.iter().all(|ask| ask.call == renew));
+        assert_eq!(asked[0].call, renewed_after(10));
         assert_eq!(leases.next_due(), Some(after(began, 11)));
         for number in numbers {
             assert!(leases.note(number, Ok(OPEN), after(began, 10)).is_none());
@@ -441,28 +492,86 @@ mod tests {
     #[test]
     fn what_a_settle_tells_is_not_told_twice() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(1)), began);
+        leases.add(new("a", Some(TOLD_US)), began);
         let (numbers, _) = leases.take_due(after(began, 10));
         leases.settle_begins(&name("a").key, &name("a").id);
         let settled = || Ok(LeaseEvent::Lost(LostReason::Settled));
         assert!(leases.note(numbers[0], settled(), began).is_none());
         assert!(leases.is_empty());
         leases.settle_ends(name("a").key, name("a").id);
-        leases.add(new("a", Some(1)), began);
+        leases.add(new("a", Some(TOLD_US)), began);
         let (numbers, _) = leases.take_due(after(began, 10));
         assert!(leases.note(numbers[0], settled(), began).is_some());
     }
 
+    /// The renewal that is asked for so many seconds after the store told.
+    fn renewed_after(seconds: u64) -> LeaseCall {
+        LeaseCall::Renew {
+            expires_us: TOLD_US,
+            until_us: TOLD_US + seconds * 1_000_000,
+        }
+    }
+
+    /// The first one may have been carried out, which the second one and the end have to match.
     #[test]
-    fn only_what_the_store_told_of_is_ended_and_the_rest_is_asked_for_soon() {
+    fn a_renewal_without_an_answer_is_sent_again_as_it_was() {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("a", Some(TOLD_US)), began);
+        for seconds in [10, 13, 16] {
+            let (numbers, asked) = leases.take_due(after(began, seconds));
+            assert_eq!(asked[0].call, renewed_after(10));
+            let late = Err(StoreError::Deadline(Duration::from_millis(25)));
+            assert!(
+                leases
+                    .note(numbers[0], late, after(began, seconds))
+                    .is_none()
+            );
+        }
+        let end = LeaseCall::End {
+            expires_us: TOLD_US,
+            until_us: TOLD_US + 10_000_000,
+        };
+        assert_eq!(leases.ends(None).1[0].call, end);
+        // It has 21 s left, of which a third passes until the next one.
+        let (numbers, _) = leases.take_due(after(began, 19));
+        let open = LeaseEvent::Open {
+            expires_us: TOLD_US + 10_000_000,
+            expires_in_us: 21_000_000,
+        };
+        leases.note(numbers[0], Ok(open), after(began, 19));
+        assert_eq!(leases.next_due(), Some(after(began, 26)));
+    }
+
+    #[test]
+    fn an_end_is_asked_for_until_the_store_confirms_it() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
         leases.add(new("a", Some(7)), began);
         leases.add(new("b", None), began);
-        let ends = leases.ends();
-        assert_eq!(
-            (ends.len(), ends[0].call),
-            (1, LeaseCall::End { expires_us: 7 })
-        );
+        let end = |expires_us| LeaseCall::End {
+            expires_us,
+            until_us: 0,
+        };
+        let take = LeaseCall::Take {
+            ttl_us: TTL_US,
+            is_new: true,
+        };
+        let (numbers, asked) = leases.ends(None);
+        assert_eq!([asked[0].call, asked[1].call], [end(7), take]);
+        assert_eq!(leases.ends(Some(numbers[0])).0, numbers[1..]);
+        leases.note_end(numbers[0], &Err(StoreError::Overloaded(1)));
+        leases.note_end(numbers[1], &Ok(OPEN));
+        let (numbers, asked) = leases.ends(None);
+        assert_eq!([asked[0].call, asked[1].call], [end(7), end(2)]);
+        leases.note_end(numbers[0], &Ok(LeaseEvent::Ended));
+        leases.note_end(numbers[1], &Ok(LeaseEvent::Lost(LostReason::Moved)));
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn what_the_store_did_not_tell_of_is_asked_for_soon() {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("b", None), began);
+        leases.add(new("a", Some(7)), began);
         let (_, asked) = leases.take_due(began + RETRY_MIN);
         let take = LeaseCall::Take {
             ttl_us: TTL_US,
@@ -472,8 +581,11 @@ mod tests {
         // One of the same name takes its place, and not that of one that was told later.
         for (told, known) in [(9, 9), (8, 9)] {
             leases.add(new("a", Some(told)), began);
-            let end = LeaseCall::End { expires_us: known };
-            assert_eq!((leases.len(), leases.ends()[0].call), (2, end));
+            let end = LeaseCall::End {
+                expires_us: known,
+                until_us: 0,
+            };
+            assert_eq!((leases.len(), leases.ends(None).1[1].call), (2, end));
         }
         leases.remove(&name("a"));
         assert_eq!(

@@ -328,6 +328,8 @@ impl History {
         let told = self.ends_us.get(&(key.clone(), id.clone())).copied();
         let expires_us = told.unwrap_or(START_US + S) + self.random.below(8) / 7;
         let ttl_us = S + self.random.below(4) * S / 2;
+        // Of a renewal that nobody has answered, it may be when the lease ends.
+        let until_us = expires_us + self.random.below(3) * ttl_us - self.random.below(8) / 7;
         let call = match self.random.below(6) {
             0 => LeaseCall::Take {
                 ttl_us,
@@ -337,8 +339,14 @@ impl History {
                 ttl_us,
                 is_new: false,
             },
-            2 => LeaseCall::End { expires_us },
-            _ => LeaseCall::Renew { ttl_us, expires_us },
+            2 => LeaseCall::End {
+                expires_us,
+                until_us,
+            },
+            _ => LeaseCall::Renew {
+                expires_us,
+                until_us,
+            },
         };
         LeaseCheck {
             key,

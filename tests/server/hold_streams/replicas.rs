@@ -67,6 +67,32 @@ async fn a_hold_that_another_replica_s_stream_takes_over_is_not_ended_by_the_fir
     assert_eq!(remaining(&second, "brief").await, 4);
 }
 
+/// What Redis carries out too late for an answer is carried out all the same.
+#[tokio::test]
+async fn answers_that_come_too_late_take_no_hold_from_its_stream_and_keep_none_beyond_it() {
+    let redis = Redis::start();
+    let url = format!("store.url={}", redis.url());
+    let late = Server::start(PLANS, &["--set", &url, "--set", "store.deadline=300ms"]);
+    let [other, _] = replicas(&redis);
+    let mut brief = five_jobs(&late, "brief").await;
+    // Renewals are due each second.
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        redis.signal("STOP");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        redis.signal("CONT");
+    }
+    assert_eq!(remaining(&other, "brief").await, 0);
+    let told = tokio::time::timeout(Duration::from_millis(100), brief.answers.next());
+    assert!(told.await.is_err(), "nothing was lost");
+    let jobs = five_jobs(&late, "jobs").await;
+    redis.signal("STOP");
+    drop(jobs);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    redis.signal("CONT");
+    wait_for(&other, "jobs", 5).await;
+}
+
 #[tokio::test]
 async fn holds_of_a_replica_that_is_killed_with_a_hundred_streams_end_with_their_leases() {
     let redis = Redis::start();

@@ -1,5 +1,7 @@
 //! Leases that a stream renews. A hold is its stream's as long as its lease ends when that stream said last: so a stream that died
 //! unnoticed ends nothing that another one has taken over since.
+//!
+//! A renewal whose answer was lost may have been carried out. So it says itself when the lease is to end, and is sent again as it was.
 
 use std::sync::Arc;
 
@@ -17,17 +19,19 @@ pub enum LeaseCall {
         /// Whether this stream's own reserve has just opened it. Else it is taken from whoever had it, and its lease begins anew.
         is_new: bool,
     },
-    /// Prolong the lease to so long from now.
+    /// Prolong the lease.
     Renew {
-        /// The lease.
-        ttl_us: u64,
-        /// The end that this stream set last.
+        /// The end that this stream was told last.
         expires_us: u64,
+        /// The end that it is to have, as far as the plan's longest lease allows.
+        until_us: u64,
     },
     /// End the lease now.
     End {
-        /// The end that this stream set last.
+        /// The end that this stream was told last.
         expires_us: u64,
+        /// The end that a renewal without an answer asked for; 0 without one.
+        until_us: u64,
     },
 }
 
@@ -114,15 +118,22 @@ impl KeyCall<'_> {
         };
         let (now_us, hold) = (self.now_us, &self.key.notes.holds[place]);
         let present_us = hold.expires_us;
-        // A clock that stepped back has shortened the lease, and not another stream.
         let last_us = now_us + hold.plan.holds.max_ttl_us();
-        let is_mine = |expires_us: u64| expires_us.min(last_us) == present_us;
+        // A clock that stepped back has shortened the lease. Another stream never does.
+        let is_mine =
+            |expires_us: u64, until_us: u64| present_us <= expires_us || present_us == until_us;
         let until_us = match call {
             LeaseCall::Take { is_new: true, .. } => present_us,
             // One microsecond more tells the stream that had it, also where the clock stands.
             LeaseCall::Take { ttl_us, .. } => (now_us + ttl_us).max(present_us + 1),
-            LeaseCall::Renew { ttl_us, expires_us } if is_mine(expires_us) => now_us + ttl_us,
-            LeaseCall::End { expires_us } if is_mine(expires_us) => {
+            LeaseCall::Renew {
+                expires_us,
+                until_us,
+            } if is_mine(expires_us, until_us) => until_us.min(last_us),
+            LeaseCall::End {
+                expires_us,
+                until_us,
+            } if is_mine(expires_us, until_us) => {
                 self.key.notes.holds[place].expires_us = now_us;
                 return LeaseEvent::Ended;
             }
@@ -214,6 +225,10 @@ mod tests {
             ));
         }
 
+        fn renew(&mut self, expires_us: u64) -> LeaseEvent {
+            self.lease(renew(self, expires_us))
+        }
+
         /// When the lease ends that a stream takes.
         fn take(&mut self, is_new: bool) -> u64 {
             match self.lease(LeaseCall::Take {
@@ -226,17 +241,25 @@ mod tests {
         }
     }
 
-    fn renew(expires_us: u64) -> LeaseCall {
+    /// A renewal to a whole lease.
+    fn renew(key: &Key, expires_us: u64) -> LeaseCall {
         LeaseCall::Renew {
-            ttl_us: TTL,
             expires_us,
+            until_us: key.now_us + TTL,
+        }
+    }
+
+    fn end(expires_us: u64) -> LeaseCall {
+        LeaseCall::End {
+            expires_us,
+            until_us: 0,
         }
     }
 
     #[test]
     fn a_lease_is_its_stream_s_until_another_one_sets_its_end() {
         let mut key = Key::new(false);
-        assert_eq!(key.lease(renew(1)), LeaseEvent::Lost(LostReason::Forgotten));
+        assert_eq!(key.renew(1), LeaseEvent::Lost(LostReason::Forgotten));
         key.reserve();
         let first = key.take(true);
         assert_eq!(first, NOW + TTL);
@@ -246,35 +269,24 @@ mod tests {
             expires_us: renewed,
             expires_in_us: TTL,
         };
-        assert_eq!(key.lease(renew(first)), open);
+        assert_eq!(key.renew(first), open);
         // Another stream takes it over, also where the clock stands.
         let second = key.take(false);
         assert_eq!(second, renewed + 1);
-        for call in [
-            renew(renewed),
-            LeaseCall::End {
-                expires_us: renewed,
-            },
-        ] {
+        for call in [renew(&key, renewed), end(renewed)] {
             assert_eq!(key.lease(call), LeaseEvent::Lost(LostReason::Moved));
         }
         // An extend that prolongs it takes it, too. One that does not leaves it.
         key.ask(HoldCall::Extend { ttl_us: TTL / 2 });
-        assert!(matches!(key.lease(renew(second)), LeaseEvent::Open { .. }));
+        assert!(matches!(key.renew(second), LeaseEvent::Open { .. }));
         key.ask(HoldCall::Extend { ttl_us: 2 * TTL });
-        assert_eq!(
-            key.lease(renew(second)),
-            LeaseEvent::Lost(LostReason::Moved)
-        );
+        assert_eq!(key.renew(second), LeaseEvent::Lost(LostReason::Moved));
         let settle = HoldCall::Settle {
             actual: None,
             if_unknown: IfUnknown::Charge,
         };
         key.ask(settle);
-        assert_eq!(
-            key.lease(renew(second)),
-            LeaseEvent::Lost(LostReason::Settled)
-        );
+        assert_eq!(key.renew(second), LeaseEvent::Lost(LostReason::Settled));
     }
 
     #[test]
@@ -284,8 +296,7 @@ mod tests {
             key.reserve();
             let expires_us = key.take(true);
             let (plan, parts, now_us) = key.parts();
-            let end = LeaseCall::End { expires_us };
-            let ended = lease(&plan, parts, now_us, ("a", end));
+            let ended = lease(&plan, parts, now_us, ("a", end(expires_us)));
             assert_eq!(ended.event, LeaseEvent::Ended);
             let units = if releases { 7 } else { 0 };
             assert_eq!((ended.ended.expired, ended.ended.units), (1, units));
@@ -297,25 +308,65 @@ mod tests {
                     ..
                 }
             ));
-            assert_eq!(
-                key.lease(renew(expires_us)),
-                LeaseEvent::Lost(LostReason::Expired)
-            );
+            assert_eq!(key.renew(expires_us), LeaseEvent::Lost(LostReason::Expired));
         }
     }
 
-    /// A lease that ends later than the longest from now is shortened, and stays its stream's.
+    /// A lease that ends later than the longest from now is shortened, by whichever call comes first, and stays its stream's.
     #[test]
     fn a_clock_that_steps_back_takes_no_hold_from_its_stream() {
+        for is_first in [true, false] {
+            let mut key = Key::new(false);
+            key.reserve();
+            let expires_us = key.take(true);
+            key.now_us -= 3_600_000_000;
+            let shortened_us = key.now_us + 600_000_000;
+            if !is_first {
+                key.ask(HoldCall::Peek { cost: 1 });
+                key.ask(HoldCall::Extend { ttl_us: 1_000_000 });
+                key.now_us += 5;
+            }
+            let open = LeaseEvent::Open {
+                expires_us: shortened_us,
+                expires_in_us: shortened_us - key.now_us,
+            };
+            assert_eq!(key.renew(expires_us), open);
+        }
+    }
+
+    /// The stream does not know which of two ends it has set.
+    #[test]
+    fn a_renewal_whose_answer_was_lost_is_sent_again() {
+        for was_done in [true, false] {
+            let mut key = Key::new(false);
+            key.reserve();
+            let first = key.take(true);
+            key.now_us += TTL / 3;
+            let renewal = renew(&key, first);
+            let open = LeaseEvent::Open {
+                expires_us: key.now_us + TTL,
+                expires_in_us: TTL - 5,
+            };
+            if was_done {
+                key.lease(renewal);
+            }
+            key.now_us += 5;
+            assert_eq!(key.lease(renewal), open);
+            let until_us = NOW + TTL / 3 + TTL;
+            let end = LeaseCall::End {
+                expires_us: first,
+                until_us,
+            };
+            assert_eq!(key.lease(end), LeaseEvent::Ended);
+        }
+        // Another stream that took it meanwhile keeps it.
         let mut key = Key::new(false);
         key.reserve();
-        let expires_us = key.take(true);
-        key.now_us -= 3_600_000_000;
-        let open = LeaseEvent::Open {
-            expires_us: key.now_us + 600_000_000,
-            expires_in_us: 600_000_000,
-        };
-        assert_eq!(key.lease(renew(expires_us)), open);
+        let first = key.take(true);
+        let renewal = renew(&key, first);
+        key.now_us += 5;
+        key.take(false);
+        assert_eq!(key.lease(renewal), LeaseEvent::Lost(LostReason::Moved));
     }
 
     #[test]
@@ -324,16 +375,10 @@ mod tests {
         key.reserve();
         let expires_us = key.take(true);
         key.now_us = expires_us - 1;
-        assert!(matches!(
-            key.lease(renew(expires_us)),
-            LeaseEvent::Open { .. }
-        ));
+        assert!(matches!(key.renew(expires_us), LeaseEvent::Open { .. }));
         let mut key = Key::new(false);
         key.reserve();
         key.now_us = expires_us;
-        assert_eq!(
-            key.lease(renew(expires_us)),
-            LeaseEvent::Lost(LostReason::Expired)
-        );
+        assert_eq!(key.renew(expires_us), LeaseEvent::Lost(LostReason::Expired));
     }
 }

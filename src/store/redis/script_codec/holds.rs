@@ -143,8 +143,14 @@ fn numbers(ask: HoldAsk, cost: u64) -> (u8, u64, u64) {
 fn lease_numbers(call: LeaseCall) -> (u8, u64, u64) {
     match call {
         LeaseCall::Take { ttl_us, is_new } => (11, u64::from(is_new), ttl_us),
-        LeaseCall::Renew { ttl_us, expires_us } => (12, expires_us, ttl_us),
-        LeaseCall::End { expires_us } => (13, expires_us, 0),
+        LeaseCall::Renew {
+            expires_us,
+            until_us,
+        } => (12, expires_us, until_us),
+        LeaseCall::End {
+            expires_us,
+            until_us,
+        } => (13, expires_us, until_us),
     }
 }
 

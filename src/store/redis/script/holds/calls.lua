@@ -2,7 +2,8 @@
 -- used, 4 settle as held, 5 extend, 6 peek; without an id: 7 a ShouldAllow that may have to end holds, 8 its peek, 9 a refund, 10 figures.
 -- Of streams: 11 take, whose number is 1 for a hold that the stream itself has just reserved, else 0; 12 renew and 13 end, whose number is
 -- when the lease ends by what the stream was told last.
--- The lease is that of a reserve, extend, take or renew; of a settle it is 1 where an unknown id changes nothing, else 0.
+-- The lease is that of a reserve, extend or take; of a renew it is when the lease is to end, of an end when a renewal without an answer
+-- would have it end, or 0; of a settle it is 1 where an unknown id changes nothing, else 0.
 -- Letters of replies, and what they have; none is 'R' or 'T', which tell of a whole call. 'D' decided, and 'A' answered before, since the
 -- id was known: time to the end of the lease I7, 0 without one; 'C' recorded; 'S' settled: outcome B (0 settled, 1 before, 2 expired,
 -- 3 unknown), units held, used, charged beyond I7 each, and of each limit those given back I7; 'X' extended: 0 open, 1 settled, 2 expired,
@@ -239,8 +240,8 @@ local TAKE, RENEW, END = 11, 12, 13
 
 -- A call about an open hold. Returns what became of it. Twin of src/core/algorithm/holds/lease.rs.
 local function lease_open(group, ask, hold)
-  -- A clock that stepped back has shortened the lease, and not another stream.
-  local is_mine = math.min(ask.number, now + hold.plan.max_ttl) == hold.expires
+  -- A clock that stepped back has shortened the lease. Another stream never does.
+  local is_mine = hold.expires <= ask.number or hold.expires == ask.lease
   local ends = hold.expires
   if ask.call == TAKE then
     -- One microsecond more tells the stream that had it, also where the clock stands.
@@ -248,7 +249,7 @@ local function lease_open(group, ask, hold)
   elseif not is_mine then
     return LOST_MOVED
   else
-    ends = ask.call == END and now or max(now + ask.lease, ends)
+    ends = ask.call == END and now or max(math.min(ask.lease, now + hold.plan.max_ttl), ends)
   end
   if ends ~= hold.expires then
     hold.expires = ends
