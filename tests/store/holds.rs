@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use allocation_counter::measure;
 use tollgate::algorithm::holds::{
     HoldCall, HoldEvent, HoldKey, HoldVerdict, Notes, call, end_holds,
 };
@@ -219,48 +220,67 @@ fn a_look_writes_nothing_and_a_denied_reserve_makes_no_key() {
     assert_eq!((late.ended.units, settlement.excess), (10, 3));
 }
 
-/// Bytes that the store accounts for, for one key more with what `calls` does, over many keys.
+/// Keys of which each measurement has as many: the more, the less weighs what a store takes without any.
+const KEYS: usize = 20_000;
+const IDS_A_KEY: u64 = 9;
+
+/// Bytes that the store accounts for, for one key more with what `calls` does, over many keys. They are no less than what it asked of
+/// the allocator.
 fn bytes_a_key(calls: impl Fn(&MemoryStore, &str)) -> usize {
-    const KEYS: usize = 20_000;
-    let store = MemoryStore::new(1 << 28, Arc::new(FakeClock::new()));
-    (0..KEYS).for_each(|index| calls(&store, &format!("customer {index:011}")));
-    store.bytes() / KEYS
+    let (mut filled, mut account) = (None, 0);
+    let taken = measure(|| {
+        let store = MemoryStore::new(1 << 28, Arc::new(FakeClock::new()));
+        (0..KEYS).for_each(|index| calls(&store, &format!("customer {index:011}")));
+        account = store.bytes();
+        filled = Some(store);
+    });
+    let asked = usize::try_from(taken.bytes_current).unwrap();
+    assert!(
+        asked <= account,
+        "{account} on the account, {asked} from the allocator"
+    );
+    account / KEYS
+}
+
+/// What is reserved of each key, and then settled: ids of 16 bytes.
+fn reserved(store: &MemoryStore, (plan, key): (&Arc<Plan>, &str), (ids, settled): (u64, u64)) {
+    for index in 0..ids {
+        let id = format!("request {index:08}");
+        let check = ask(plan, key, (&id, reserve(2_000, 60)));
+        assert!(store.hold(&check).unwrap().view.verdict.fits);
+    }
+    for index in 0..settled {
+        let id = format!("request {index:08}");
+        let check = ask(plan, key, (&id, settle(740)));
+        assert!(store.hold(&check).is_ok());
+    }
 }
 
 #[test]
-fn a_hold_takes_what_the_manual_says_and_a_key_without_takes_nothing() {
-    let plan = plan("tokens", &[limit(60, 1_000_000, FIXED)], None, false);
-    let charge = |store: &MemoryStore, key: &str| {
-        let check = check(&plan, key, (1, Mode::Charge));
-        assert!(store.decide(&check).unwrap().fits);
-    };
-    let holds = |count: u64| {
+fn a_hold_takes_220_bytes_for_the_first_and_60_for_each_more_and_a_key_without_takes_nothing() {
+    let bucket = Algorithm::TokenBucket { burst: 1_000_000 };
+    for algorithm in [FIXED, bucket] {
+        let limits = [limit(60, 1_000_000, algorithm)];
+        let plan = plan("tokens", &limits, None, false);
         let plan = Arc::new(Plan {
-            holds: HoldTerms {
-                max_open: 1_000,
-                ..HoldTerms::default()
-            }
-            .into(),
+            holds: HoldTerms::default().into(),
             ..(*plan).clone()
         });
-        move |store: &MemoryStore, key: &str| {
-            for index in 0..count {
-                let id = format!("request {index:08}");
-                let check = ask(&plan, key, (&id, reserve(1, 60)));
-                assert!(store.hold(&check).unwrap().view.verdict.fits);
-            }
-        }
-    };
-    let (none, one, nine) = (
-        bytes_a_key(charge),
-        bytes_a_key(holds(1)),
-        bytes_a_key(holds(9)),
-    );
-    println!(
-        "{none} bytes without, {} for the first, {} each more",
-        one - none,
-        (nine - one) / 8
-    );
-    assert!(one - none <= 330, "{}", one - none);
-    assert!((nine - one) / 8 <= 130, "{}", (nine - one) / 8);
+        let none = bytes_a_key(|store, key| {
+            let check = check(&plan, key, (1, Mode::Charge));
+            assert!(store.decide(&check).unwrap().fits);
+        });
+        let of_holds = |ids, settled| {
+            bytes_a_key(|store, key| reserved(store, (&plan, key), (ids, settled))) - none
+        };
+        let (first, many) = (of_holds(1, 0), of_holds(IDS_A_KEY, 0));
+        let more = (many - first) / (IDS_A_KEY as usize - 1);
+        println!(
+            "{algorithm:?}: {none} bytes without, {first} for the first, {more} each more; {} with an id that ended, {} with {IDS_A_KEY}",
+            of_holds(1, 1),
+            of_holds(IDS_A_KEY, IDS_A_KEY),
+        );
+        assert!(first <= 220, "{algorithm:?}: {first}");
+        assert!(more <= 60, "{algorithm:?}: {more}");
+    }
 }

@@ -12,9 +12,11 @@
 
 mod answer;
 mod call;
+mod ended;
 mod give_back;
 mod lease;
 mod notes;
+mod packed;
 
 use std::sync::Arc;
 
@@ -27,10 +29,12 @@ pub use call::{
     EndedHolds, HoldCall, HoldEvent, HoldState, HoldVerdict, IfUnknown, KeyView, KnownCall,
     KnownId, NoteFigures, SettleOutcome, Settlement, Slots,
 };
+use ended::{End, Ended};
 use give_back::{Returned, charged_buckets, give_back};
 pub use lease::{LeaseCall, LeaseEvent, LeaseVerdict, LostReason, lease};
 pub use notes::Notes;
-use notes::{End, Ended, Hold, Known};
+use notes::{HoldPlace, Known};
+use packed::{Hold, NotedHold};
 
 /// How long a reserve waits that finds only holds which wait for a call of their own plan, in microseconds.
 const FULL_US: u64 = 1_000_000;
@@ -66,7 +70,7 @@ pub fn call(
         .find(id)
         .filter(|known| !is_same(known, plan, call, key_call.key.notes))
     {
-        let known = Notes::known_id(&known, &key_call.key.notes.holds);
+        let known = key_call.key.notes.known_id(&known);
         return HoldVerdict {
             event: HoldEvent::Refused(known),
             view: key_call.peek(1),
@@ -97,14 +101,14 @@ pub fn end_holds(plan: &Arc<Plan>, key: HoldKey<'_>, now_us: u64) -> EndedHolds 
 impl Notes {
     /// Whether a hold of this plan has expired that gives its units back, and no call looked at it yet.
     pub fn has_units_due(&self, plan: &Plan, now_us: u64) -> bool {
-        let mut holds = self.holds.iter();
-        holds.any(|hold| !hold.is_open(now_us) && gives_back_to(hold, plan))
+        self.holds()
+            .any(|hold| !hold.is_open(now_us) && gives_back_to(hold.plan, plan))
     }
 
     /// Time until the first lease of an open hold of this plan ends that then gives its units back.
     pub fn first_release_us(&self, plan: &Plan, now_us: u64) -> Option<u64> {
-        let holds = self.holds.iter();
-        let releasing = holds.filter(|hold| hold.is_open(now_us) && gives_back_to(hold, plan));
+        let open = self.holds().filter(|hold| hold.is_open(now_us));
+        let releasing = open.filter(|hold| gives_back_to(hold.plan, plan));
         let ends = releasing.map(|hold| hold.expires_us.min(now_us + hold.plan.holds.max_ttl_us()));
         ends.min().map(|end_us| end_us - now_us)
     }
@@ -128,27 +132,28 @@ impl Notes {
 
     /// Open holds, their units, the time until the first of their leases ends, and ids that are known.
     pub fn figures(&self, now_us: u64) -> NoteFigures {
-        let open = || self.holds.iter().filter(|hold| hold.is_open(now_us));
-        let slots = open().filter(|hold| hold.takes_slot());
+        let open = || self.holds().filter(|hold| hold.is_open(now_us));
+        let slots = open().filter(NotedHold::takes_slot);
         let mut ends: Vec<u64> = slots.map(|hold| hold.expires_us - now_us).collect();
         ends.sort_unstable();
         NoteFigures {
             slot_ends_us: ends.into_iter().take(RELEASES_MAX).collect(),
             open: open().count(),
-            units: open().map(|hold| hold.cost).sum(),
+            units: open().map(|hold| hold.cost()).sum(),
             first_end_us: open().map(|hold| hold.expires_us - now_us).min(),
             known_ids: self.known_ids(now_us),
         }
     }
 }
 
-fn gives_back_to(hold: &Hold, plan: &Plan) -> bool {
-    hold.plan.releases_holds() && hold.plan.name == plan.name
+/// Whether a hold that was taken under this plan gives its units back to another call's.
+fn gives_back_to(of_hold: &Plan, plan: &Plan) -> bool {
+    of_hold.releases_holds() && of_hold.name == plan.name
 }
 
 /// Whether an id is known for this very call, plan and cost.
 fn is_same(known: &Known<'_>, plan: &Plan, call: HoldCall, notes: &Notes) -> bool {
-    let known = Notes::known_id(known, &notes.holds);
+    let known = notes.known_id(known);
     let is_of = |of: KnownCall, cost: Option<u64>| {
         known.call == of && (cost.is_none() || known.cost.is_none() || known.cost == cost)
     };
@@ -195,14 +200,14 @@ impl<'a> KeyCall<'a> {
     fn end_due(&mut self) -> EndedHolds {
         let (mut ended, now_us) = (EndedHolds::default(), self.now_us);
         let plan = self.plan;
-        let may_end = |hold: &Hold| {
+        let may_end = |hold: &NotedHold<'_>| {
             !hold.plan.releases_holds()
-                || gives_back_to(hold, plan)
+                || gives_back_to(hold.plan, plan)
                 || hold.known_until_us() <= now_us
         };
-        for hold in self.key.notes.take_due(now_us, may_end) {
+        for (id, hold) in self.key.notes.take_due(now_us, may_end) {
             ended.expired += 1;
-            if gives_back_to(&hold, plan) {
+            if gives_back_to(&hold.plan, plan) {
                 let returned = self.give_back(&hold, hold.cost);
                 let units = returned.iter().max().copied().unwrap_or(0);
                 ended.released += u64::from(units > 0);
@@ -210,7 +215,7 @@ impl<'a> KeyCall<'a> {
             }
             let until_us = hold.expires_us + hold.plan.holds.remember_us();
             let end = End::Expired { held: hold.cost };
-            self.remember(hold.id, hold.plan, (end, until_us));
+            self.remember(id, hold.plan, (end, until_us));
         }
         ended
     }
@@ -221,7 +226,7 @@ impl<'a> KeyCall<'a> {
                 Known::Open(place) => Some(place),
                 Known::Ended(..) => None,
             };
-            let hold = place.map(|place| &self.key.notes.holds[place]);
+            let hold = place.map(|place| self.key.notes.hold_at(place));
             let expires_in_us = hold.map(|hold| hold.expires_us - self.now_us);
             return (HoldEvent::Repeated { expires_in_us }, self.present());
         }
@@ -232,14 +237,14 @@ impl<'a> KeyCall<'a> {
         if verdict.fits {
             let expires_us = self.now_us + ttl_us;
             let buckets = charged_buckets(self.limits, self.key.states, self.key.notes).collect();
-            self.key.notes.hold(Hold {
-                id: id.into(),
+            let hold = Hold {
                 plan: self.plan.clone(),
                 cost,
                 at_us: self.now_us,
                 expires_us,
                 buckets,
-            });
+            };
+            self.key.notes.hold(id, &hold);
             let expires_in_us = Some(ttl_us);
             return (HoldEvent::Decided { expires_in_us }, self.allowed(verdict));
         }
@@ -275,7 +280,7 @@ impl<'a> KeyCall<'a> {
             Known::Ended(plan, end) => Err((plan.releases_holds(), end)),
         });
         match found {
-            Some(Ok(place)) => self.settle_open(place, actual),
+            Some(Ok(place)) => self.settle_open((id, place), actual),
             Some(Err((_, End::Settled { held, actual }))) => {
                 self.settlement(SettleOutcome::Repeated, (held.unwrap_or(0), actual), 0)
             }
@@ -289,7 +294,7 @@ impl<'a> KeyCall<'a> {
         }
     }
 
-    fn settle_open(&mut self, place: usize, actual: Option<u64>) -> Settlement {
+    fn settle_open(&mut self, (id, place): (&str, HoldPlace), actual: Option<u64>) -> Settlement {
         let hold = self.key.notes.take(place);
         let held = hold.cost;
         let actual = actual.unwrap_or(held);
@@ -300,7 +305,7 @@ impl<'a> KeyCall<'a> {
             held: Some(held),
             actual,
         };
-        self.remember(hold.id, hold.plan, (end, until_us));
+        self.remember(id.as_bytes().into(), hold.plan, (end, until_us));
         Settlement {
             returned,
             ..self.settlement(SettleOutcome::Settled, (held, actual), excess)
@@ -429,7 +434,7 @@ impl<'a> KeyCall<'a> {
 
     fn slots(&self) -> Option<Slots> {
         let quota = usize::try_from(self.plan.concurrency()?.quota()).unwrap_or(usize::MAX);
-        let holds = self.key.notes.holds.iter();
+        let holds = self.key.notes.holds();
         let taken = holds.filter(|hold| hold.takes_slot() && hold.is_open(self.now_us));
         let mut ends: Vec<u64> = taken.map(|hold| hold.expires_us - self.now_us).collect();
         ends.sort_unstable();
@@ -444,16 +449,19 @@ impl<'a> KeyCall<'a> {
 
     /// The time until a hold ends, where too many are open of this plan, or there are too many of all plans that count as this one.
     fn full_for_us(&self) -> Option<u64> {
-        let holds = &self.key.notes.holds;
-        let open = || holds.iter().filter(|hold| hold.is_open(self.now_us));
-        let own = || open().filter(|hold| hold.plan.name == self.plan.name);
-        let first_end_us = |hold: &Hold| hold.expires_us - self.now_us;
+        let notes = &self.key.notes;
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        if count(notes.count()) < self.plan.holds.max_open {
+            return None;
+        }
+        let open = || notes.holds().filter(|hold| hold.is_open(self.now_us));
+        let own = || open().filter(|hold| hold.plan.name == self.plan.name);
+        let first_end_us = |hold: NotedHold<'_>| hold.expires_us - self.now_us;
         if count(own().count()) >= self.plan.holds.max_open {
             return own().map(first_end_us).min();
         }
         // Those of other plans that give back stay until a call of their plan.
-        let is_full = count(holds.len()) >= OPEN_MAX;
+        let is_full = count(notes.count()) >= OPEN_MAX;
         is_full.then(|| open().map(first_end_us).min().unwrap_or(FULL_US))
     }
 
@@ -482,7 +490,7 @@ impl<'a> KeyCall<'a> {
         units
     }
 
-    fn remember(&mut self, id: Box<str>, plan: Arc<Plan>, (end, until_us): (End, u64)) {
+    fn remember(&mut self, id: Box<[u8]>, plan: Arc<Plan>, (end, until_us): (End, u64)) {
         let ended = Ended {
             id,
             plan,
@@ -494,7 +502,7 @@ impl<'a> KeyCall<'a> {
 
     fn remember_now(&mut self, id: &str, end: End) {
         let until_us = self.now_us + self.plan.holds.remember_us();
-        self.remember(id.into(), self.plan.clone(), (end, until_us));
+        self.remember(id.as_bytes().into(), self.plan.clone(), (end, until_us));
     }
 
     fn remember_settled(&mut self, id: &str, held: Option<u64>, actual: u64) {

@@ -121,6 +121,53 @@ fn the_last_ids_are_known_and_more_are_forgotten() {
     assert!(subject.notes.heap_bytes() < 4_096);
 }
 
+/// What a call adds, the store makes room for before it. What the notes account for is no less than what the allocator gave.
+#[test]
+fn notes_grow_by_no_more_than_is_foretold_before_each_call() {
+    let limits = [of_minute(1_000_000, BUCKET), of_minute(1_000_000, FIXED)];
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let own_limits = if seed < 4 { &limits[..1] } else { &limits[..] };
+        let plans: Vec<Arc<Plan>> = (0..2 * seed + 1)
+            .map(|index| {
+                let terms = HoldTerms {
+                    release_on_expiry: index % 2 == 1,
+                    max_open: 1_000,
+                    max_ids: 200,
+                    ..HoldTerms::default()
+                };
+                plan_of(own_limits.to_vec(), None, terms)
+            })
+            .collect();
+        let (mut subject, mut now_us, mut asked) = (Subject::new(own_limits), START_US, 0);
+        for step in 0..4_000 {
+            let id = format!("{:0>1$}", random.below(600), 1 + random.below(40) as usize);
+            let plan = random.pick(&plans);
+            // Now and then many leases end at once.
+            now_us += if random.below(800) == 0 { 90 * S } else { 10 };
+            let call = match random.below(8) {
+                0..4 => reserve(1 + random.below(5_000), 60),
+                4..6 => settle(random.below(9)),
+                6 => HoldCall::Extend { ttl_us: 80 * S },
+                _ => HoldCall::Charge { cost: 1 },
+            };
+            let most = subject.notes.heap_bytes() + subject.notes.growth_bytes(&id, plan);
+            asked += allocation_counter::measure(|| drop(subject.call(plan, now_us, (&id, call))))
+                .bytes_current;
+            let bytes = subject.notes.heap_bytes();
+            assert!(
+                bytes <= most,
+                "{seed}, {step}: {bytes} above {most}: {call:?}"
+            );
+            let on_heap = i64::try_from(bytes - size_of::<Notes>()).unwrap();
+            assert!(
+                asked <= on_heap,
+                "{seed}, {step}: {on_heap} on the account, {asked} from the allocator"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_lease_of_a_clock_that_stepped_back_ends_max_ttl_from_now() {
     let plan = plan_of(Vec::new(), Some(1), HoldTerms::default());

@@ -49,7 +49,7 @@ fn no_hash_of_a_key_leaves_the_process_without_the_secret() {
         only(
             hasher,
             &[
-                "src/core/algorithm/holds/notes.rs",
+                "src/core/algorithm/holds/ended.rs",
                 "src/store/memory",
                 "src/server/limiter/deny_cache.rs",
                 "src/tools/cli/simulate/pipeline.rs",

@@ -5,7 +5,8 @@
 //! charge. What others gave back since brought that nearer, and so is taken from it. The least of the units, of what `h` then leaves,
 //! and of what the bucket owes at all is given back. Without that sum, two holds that are open at once would free too much.
 
-use super::notes::{ChargedBucket, Hold, Notes};
+use super::Notes;
+use super::packed::{ChargedBucket, Hold};
 use crate::algorithm::State;
 use crate::plan::{Algorithm, Limit};
 

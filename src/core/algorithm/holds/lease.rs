@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use super::notes::{End, Known};
-use super::{EndedHolds, HoldKey, KeyCall, KnownCall, Notes};
+use super::ended::End;
+use super::notes::Known;
+use super::{EndedHolds, HoldKey, KeyCall, KnownCall};
 use crate::plan::Plan;
 
 /// What a stream asks about a hold. Ends of leases are by the store's clock, in microseconds since 1970.
@@ -82,7 +83,7 @@ pub fn lease(
 ) -> LeaseVerdict {
     let mut key_call = KeyCall::new(plan, key, now_us);
     let of_plan = |known: &Known<'_>| {
-        let known = Notes::known_id(known, &key_call.key.notes.holds);
+        let known = key_call.key.notes.known_id(known);
         known.call == KnownCall::Reserve && *known.plan == *plan.name
     };
     if !key_call.find(id).is_some_and(|known| of_plan(&known)) {
@@ -116,7 +117,7 @@ impl KeyCall<'_> {
                 return LeaseEvent::Lost(LostReason::Forgotten);
             }
         };
-        let (now_us, hold) = (self.now_us, &self.key.notes.holds[place]);
+        let (now_us, hold) = (self.now_us, self.key.notes.hold_at(place));
         let present_us = hold.expires_us;
         let last_us = now_us + hold.plan.holds.max_ttl_us();
         // A clock that stepped back has shortened the lease. Another stream never does.
@@ -134,7 +135,7 @@ impl KeyCall<'_> {
                 expires_us,
                 until_us,
             } if is_mine(expires_us, until_us) => {
-                self.key.notes.holds[place].expires_us = now_us;
+                self.key.notes.set_end(place, now_us);
                 return LeaseEvent::Ended;
             }
             LeaseCall::Renew { .. } | LeaseCall::End { .. } => {
@@ -154,7 +155,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::holds::{HoldCall, HoldEvent, HoldState, IfUnknown, call};
+    use crate::algorithm::holds::{HoldCall, HoldEvent, HoldState, IfUnknown, Notes, call};
     use crate::algorithm::{Block, State};
     use crate::plan::{Algorithm, Anchor, HoldTerms, Limit, Rule};
 

@@ -39,7 +39,8 @@ impl Shard {
         let mut found = self.find(name.name, name.hash);
         let mut checked_out = self.check_out(found, check.plan.limits());
         let is_peek = matches!(check.call, HoldCall::Peek { .. });
-        if !is_peek && let Err(full) = self.room_for(call, &mut found, &mut checked_out, check) {
+        if !is_peek && let Err(full) = self.room_for(call, &mut found, &mut checked_out, &check.id)
+        {
             if let Some(handle) = found {
                 self.check_in(handle, &mut checked_out);
             }
@@ -64,7 +65,8 @@ impl Shard {
         Ok(verdict)
     }
 
-    /// Carries out a call of a stream about one of its holds. It needs no room: a hold that ends becomes an id, which is smaller.
+    /// Carries out a call of a stream about one of its holds. A hold that ends becomes an id, which is larger. Where there is no room for
+    /// it, it ends all the same.
     pub(in crate::memory) fn lease(
         &mut self,
         name: HashedName<'_>,
@@ -82,7 +84,7 @@ impl Shard {
             check: &charge,
             now_us,
         };
-        let found = self.find(name.name, name.hash);
+        let mut found = self.find(name.name, name.hash);
         let Some(index) = found.and_then(|handle| self.entry(handle).holds()) else {
             return LeaseVerdict {
                 event: LeaseEvent::Lost(LostReason::Forgotten),
@@ -90,6 +92,7 @@ impl Shard {
             };
         };
         let mut checked_out = self.check_out(found, check.plan.limits());
+        let _ = self.room_for(call, &mut found, &mut checked_out, &check.id);
         let mut notes = self.take_notes(Some(index));
         let key = HoldKey {
             states: &mut checked_out.states,
@@ -128,21 +131,20 @@ impl Shard {
         call: NamedCheck<'_>,
         found: &mut Option<Handle>,
         checked_out: &mut CheckedOut,
-        check: &HoldCheck,
+        id: &str,
     ) -> Result<(), StoreError> {
+        let plan = &call.check.plan;
         if found.is_none() {
             self.sweep(call.now_us);
         }
         let stored = found.and_then(|handle| self.notes_of(handle));
         let of_notes = match stored {
-            Some(notes) => notes.growth_bytes(&check.id, &check.plan),
+            Some(notes) => notes.growth_bytes(id, plan),
             None => {
                 // For the record that the entry needs.
                 checked_out.new_notes = Some(Box::default());
                 let notes = Notes::default();
-                notes.heap_bytes()
-                    + notes.growth_bytes(&check.id, &check.plan)
-                    + self.notes.growth_bytes(1)
+                notes.heap_bytes() + notes.growth_bytes(id, plan) + self.notes.growth_bytes(1)
             }
         };
         let room = loop {

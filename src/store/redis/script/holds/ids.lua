@@ -1,4 +1,4 @@
--- The ids of a key that are not open. Twin of a part of src/core/algorithm/holds/notes.rs.
+-- The ids of a key that are not open. Twin of src/core/algorithm/holds/ended.rs.
 -- They have numbers in the order in which they ended. The recent ones, which are the last, are in the notes: length of the id B, id, plan
 -- B, cost or units held I5, units used I5, kind B, until when it is known I7. Those before them are in a HASH. Its fields: `i` and an id:
 -- its number I6, kind B, until when it is known I7, cost or units held I6, units used I6, 1 if its plan gives units back or else 0 B, and
