@@ -49,8 +49,8 @@ for _ = 1, groups do
 --> hold_short
     end
     if not reply and not problem then
-      -- The long way may parse all holds of the key, and pack them again: 24 bytes in a microsecond.
-      local expected = LONG_WORK + #(group and group.notes.value or values[next_notes] or '') / 24
+      -- Holds that a request before this one has parsed are looked through and packed again. To parse them is counted where it is done.
+      local expected = LONG_WORK + (group and group.notes.holds and #group.notes.body / 60 or 0)
       if work > 0 and work + expected > WORK_MAX then
         -- Nothing of what comes later may be decided before it.
         reply, work = pack('<BI4I4I7', 66, 0, 0, 0), WORK_MAX + 1

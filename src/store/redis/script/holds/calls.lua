@@ -97,6 +97,7 @@ end
 -- Decides a cost where something beside the limits decides, too; notes it before it is charged.
 local function decide_beside(group, ask, others_fit, note)
   local cost = ask.number
+  group.notes.left = nil
   local states, fits = evaluate_all(ask.limits, group.records, group.logs, true, cost)
   fits = fits and others_fit
   if not fits then

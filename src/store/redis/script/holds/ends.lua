@@ -24,7 +24,8 @@ local ENDS_WORK_MAX, END_WORK = 700, 8
 -- How many holds may end now: one at least, unless the script call has done too much already.
 local function ends_at_most(group, ask)
   local work = END_WORK + (ask.terms.releases and give_back_work(group, ask) or 0)
-  return work <= ask.left and max(floor(math.min(ENDS_WORK_MAX, ask.left) / work), 1) or 0
+  local left = ask.left or math.huge
+  return work <= left and max(floor(math.min(ENDS_WORK_MAX, left) / work), 1) or 0
 end
 
 -- Of the holds that this plan may end, those that end first, in their order, as many as may end in one call; and whether there are more.

@@ -84,7 +84,7 @@ end
 
 -- Whether that is more than the script call may still do.
 local function is_left_to_next(group, ask)
-  return ask.left < math.huge and give_back_work(group, ask) > ask.left
+  return ask.left and give_back_work(group, ask) > ask.left
 end
 
 -- Units at the instant of the charge that are still there.

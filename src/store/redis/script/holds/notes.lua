@@ -98,11 +98,17 @@ local function read_times(plan, value, at)
 end
 
 local NONE = {}
+-- Bytes of holds that are parsed, and packed again, in a microsecond.
+local BYTES_PARSED_PER_US = 24
 
--- The holds, one by one, and the recent ids, of which some may be false.
+-- The holds, one by one, and the recent ids, of which some may be false. Errors: `is_later`, where `left` is set and less than that takes.
 local function holds_of(notes)
   if notes.holds then
     return notes.holds, notes.recent
+  end
+  notes.parse_work = #notes.body / BYTES_PARSED_PER_US
+  if notes.left and notes.parse_work > notes.left then
+    error({ is_later = true })
   end
   local holds, recent, body, at, count = {}, {}, notes.body, 1, 0
   for _, plan in ipairs(notes.plans) do

@@ -25,12 +25,15 @@ end
 if decided then
   local ask = {
     call = asked, number = number, lease = lease, id = sub(entry, 2), terms = terms[index], limits = false, begun = false,
-    left = work > 0 and WORK_MAX - work or math.huge,
+    left = work > 0 and WORK_MAX - work or nil,
   }
   decided, result = pcall(call_of, group, ask)
 end
+if not decided and type(result) == 'table' and result.is_later then
+  decided, result = true, pack('<BI4I4I7', 66, 0, 0, 0)
+end
 reply = decided and result
-work = work + (group and group.notes.holds and expected or LONG_WORK) + (group and group.more_work or 0)
+work = work + expected + (group and group.more_work or 0)
 work = reply and byte(reply) == 66 and WORK_MAX + 1 or work
 problem = not decided and (type(result) == 'table' and result.err or tostring(result))
 --}
@@ -58,6 +61,7 @@ local function decide_after_ends(group, ask, mode)
     end
   end
   local states
+  group.notes.left = nil
   states, fits = evaluate_all(ask.limits, group.records, group.logs, charges, ask.number)
   if charges then
     if not fits then
@@ -85,6 +89,7 @@ end
 
 -- A refund. What it gives back to buckets is noted where holds are open.
 local function refund_noted(group, ask)
+  group.notes.left = nil
   local before = full_at(group, ask)
   local states = evaluate_all(ask.limits, group.records, group.logs, false, 0)
   local read = readings_of(states, 0, false)
@@ -154,7 +159,7 @@ end
 --> hold_requests
 
 local BY_ID = { [0] = reserve, charge_once, record, settle, settle, extend }
-local SETTLE, PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 3, 6, 7, 8, 9, 10
+local RESERVE, SETTLE, PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 0, 3, 6, 7, 8, 9, 10
 
 -- The terms of a plan from the request, and where the next ones begin.
 local function read_terms(at)
@@ -186,6 +191,10 @@ local function by_id(group, ask)
   end
   local expired, released, units, has_more = end_due(group, ask)
   local gives_back = ask.call == SETTLE and known and known.hold and ask.number < known.cost
+  if ask.call ~= RESERVE and ask.call ~= PEEK then
+    -- These remember an id. Once something is written, a call may not be left to the next one.
+    holds_of(group.notes)
+  end
   if has_more or gives_back and is_left_to_next(group, ask) then
     return pack('<BI4I4I7', 66, expired, released, units)
   end
@@ -222,7 +231,10 @@ local function call_of(group, ask)
 --> hold_move
     group.notes, group.ids = parse_notes(move_recent(group.notes.value, group.names[1], group.names[2])), {}
   end
+  local notes = group.notes
+  notes.left = ask.left
   local decided, reply = pcall(carry_out, group, ask)
+  group.more_work, notes.parse_work = group.more_work + (notes.parse_work or 0), nil
   put_back(group.left_out)
   if decided and group.is_peek then
     group.records, group.notes, group.is_changed = parse_records(group.value or ''), parse_notes(group.notes.value), false

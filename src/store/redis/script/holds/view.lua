@@ -61,16 +61,18 @@ end
 local OPEN_MAX, FULL_US = 1000, 1000000
 -- The time until a hold ends, where too many are open of this plan, or there are too many of all plans of the key; else nil.
 local function full_for(group, ask)
-  local noted, name = 0, ask.terms.name
+  local noted, name, is_exact = 0, ask.terms.name, true
   for _, plan in ipairs(group.notes.plans) do
-    noted = noted + plan.count
+    noted, is_exact = noted + plan.count, is_exact and (plan.name ~= name or plan.has_slots)
   end
   local function is_own(plan)
     return plan.name == name
   end
-  local own = open_holds(group.notes, is_own)
+  local own, own_first = open_holds(group.notes, is_own)
   if own < ask.terms.max_open and noted < OPEN_MAX then
     return nil
+  elseif own >= ask.terms.max_open and is_exact then
+    return own_first
   end
   local first
   for _, hold in ipairs(holds_of(group.notes)) do
