@@ -124,6 +124,7 @@ with_both_stores!(
     five_jobs_run_at_once_as_the_example_says,
     only_failed_logins_count_as_the_example_says,
     bad_calls_say_what_is_wrong_and_change_nothing,
+    an_unknown_number_of_if_unknown_charges_nothing,
     a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name,
     a_request_with_an_id_is_charged_once_in_every_call,
     plans_without_limits_and_in_shadow_mode_hold_nothing_that_they_deny,
@@ -286,6 +287,19 @@ async fn bad_calls_say_what_is_wrong_and_change_nothing(mut world: World) {
         assert!(status.message().contains(told), "{}", status.message());
     }
     assert_eq!(world.peek("tokens").await.remaining, Some(99_990));
+}
+
+async fn an_unknown_number_of_if_unknown_charges_nothing(mut world: World) {
+    let request = pb::SettleRequest {
+        if_unknown: 9,
+        ..settle("tokens", "new", Some(5))
+    };
+    let status = world.hold.settle(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let right =
+        "if_unknown is 9: send IF_UNKNOWN_CHARGE (1), IF_UNKNOWN_IGNORE (2), or leave it out";
+    assert_eq!(status.message(), right);
+    assert_eq!(world.peek("tokens").await.remaining, Some(100_000));
 }
 
 async fn a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name(mut world: World) {

@@ -35,10 +35,7 @@ pub(in crate::grpc) fn settle(
     request: pb::SettleRequest,
 ) -> Result<About<(RequestId, Option<u64>, IfUnknown)>, Status> {
     let id = required_id(&request.request_id)?;
-    let if_unknown = match request.if_unknown() {
-        pb::IfUnknown::Unspecified | pb::IfUnknown::Charge => IfUnknown::Charge,
-        pb::IfUnknown::Ignore => IfUnknown::Ignore,
-    };
+    let if_unknown = if_unknown(request.if_unknown)?;
     if let Some(actual) = request.actual {
         in_bounds("actual", actual)?;
     }
@@ -81,6 +78,17 @@ fn required_id(id: &str) -> Result<RequestId, Status> {
 
 fn in_bounds(field: &str, units: u64) -> Result<(), Status> {
     check_used(field, units).map_err(Status::invalid_argument)
+}
+
+/// What to do about an unknown id. Errors: INVALID_ARGUMENT for a number that this server does not know, since either may be meant.
+fn if_unknown(number: i32) -> Result<IfUnknown, Status> {
+    match pb::IfUnknown::try_from(number) {
+        Ok(pb::IfUnknown::Unspecified | pb::IfUnknown::Charge) => Ok(IfUnknown::Charge),
+        Ok(pb::IfUnknown::Ignore) => Ok(IfUnknown::Ignore),
+        Err(_) => Err(Status::invalid_argument(format!(
+            "if_unknown is {number}: send IF_UNKNOWN_CHARGE (1), IF_UNKNOWN_IGNORE (2), or leave it out"
+        ))),
+    }
 }
 
 /// Converts a lease, whose range the plan has. Errors: INVALID_ARGUMENT for one that is not a length of time.
