@@ -141,6 +141,21 @@ impl fmt::Display for Shown {
     }
 }
 
+/// Shows a duration with all of it. One that has a part below a millisecond is told in seconds: `600.000001s`.
+pub struct ShownExactly(pub Duration);
+
+impl fmt::Display for ShownExactly {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.subsec_nanos();
+        if nanos.is_multiple_of(1_000_000) {
+            return Shown(self.0).fmt(out);
+        }
+        let fraction = format!("{nanos:09}");
+        let fraction = fraction.trim_end_matches('0');
+        write!(out, "{}.{fraction}s", self.0.as_secs())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +228,22 @@ mod tests {
             assert!(sentence.contains(part), "{text:?}: {sentence}");
         }
         assert!(parse(&"1s".repeat(1_000_000)).is_err());
+    }
+
+    #[test]
+    fn no_part_of_a_duration_is_left_out_where_it_is_shown_exactly() {
+        for (seconds, nanos, text) in [
+            (0, 0, "0s"),
+            (0, 1, "0.000000001s"),
+            (0, 999_999_999, "0.999999999s"),
+            (5_400, 250_000_000, "1h30m250ms"),
+            (600, 0, "10m"),
+            (600, 1, "600.000000001s"),
+            (600, 1_000, "600.000001s"),
+        ] {
+            let shown = ShownExactly(Duration::new(seconds, nanos)).to_string();
+            assert_eq!(shown, text);
+        }
     }
 
     proptest! {

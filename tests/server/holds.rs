@@ -124,6 +124,7 @@ with_both_stores!(
     five_jobs_run_at_once_as_the_example_says,
     only_failed_logins_count_as_the_example_says,
     bad_calls_say_what_is_wrong_and_change_nothing,
+    a_lease_that_is_hardly_too_long_is_told_exactly,
     an_unknown_number_of_if_unknown_charges_nothing,
     a_plan_with_a_concurrency_limit_needs_reserve_and_is_told_so_by_name,
     a_request_with_an_id_is_charged_once_in_every_call,
@@ -287,6 +288,24 @@ async fn bad_calls_say_what_is_wrong_and_change_nothing(mut world: World) {
         assert!(status.message().contains(told), "{}", status.message());
     }
     assert_eq!(world.peek("tokens").await.remaining, Some(99_990));
+}
+
+async fn a_lease_that_is_hardly_too_long_is_told_exactly(mut world: World) {
+    let ttl = prost_types::Duration {
+        seconds: 600,
+        nanos: 1_000,
+    };
+    let request = pb::ReserveRequest {
+        ttl: Some(ttl),
+        ..reserve("tokens", "new", 1)
+    };
+    let status = world.hold.reserve(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let told = status.message();
+    assert!(
+        told.starts_with("ttl is 600.000001s: send 1s to 10m"),
+        "{told}"
+    );
 }
 
 async fn an_unknown_number_of_if_unknown_charges_nothing(mut world: World) {

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::limit::QUOTA_MAX;
-use crate::duration::Shown;
+use crate::duration::{Shown, ShownExactly};
 
 /// Shortest lease, and shortest time that an id is known for. Network and clients need time to renew.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ pub fn check_used(field: &str, units: u64) -> Result<(), String> {
 
 /// A lease that is too short or too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("ttl is {}: send 1s to {}, the plan's max_ttl, or leave it out", Shown(*lease), Shown(*most))]
+#[error("ttl is {}: send 1s to {}, the plan's max_ttl, or leave it out", ShownExactly(*lease), Shown(*most))]
 pub struct LeaseError {
     lease: Duration,
     most: Duration,
