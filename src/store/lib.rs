@@ -259,6 +259,9 @@ pub enum StoreError {
     /// The store cannot be reached: check its address and its health.
     #[error("the store is out of reach: {0}")]
     Unreachable(String),
+    /// As [`Self::Unreachable`], and that was known before: it was not asked, so nothing was done.
+    #[error("the store is out of reach: {0}")]
+    NotSent(String),
     /// The store answered with an error: it is read-only, out of memory, loading, or lacks a permission.
     #[error("the store refused: {0}")]
     Refused(String),
@@ -294,7 +297,7 @@ impl StoreError {
     pub fn kind_index(&self) -> usize {
         match self {
             Self::Deadline(_) => 0,
-            Self::Unreachable(_) => 1,
+            Self::Unreachable(_) | Self::NotSent(_) => 1,
             Self::Refused(_) => 2,
             Self::InvalidReply(_) => 3,
             Self::Overloaded(_) => 4,

@@ -366,7 +366,9 @@ impl RedisNode {
         decisions: usize,
         answer: Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        if let Err(StoreError::Deadline(_) | StoreError::Unreachable(_)) = answer {
+        if let Err(StoreError::Deadline(_) | StoreError::Unreachable(_) | StoreError::NotSent(_)) =
+            answer
+        {
             self.manager.add_undecided(decisions);
         }
         answer

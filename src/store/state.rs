@@ -86,7 +86,7 @@ impl Outage {
     /// An outage since `since_us` because of this error.
     pub fn new(since_us: u64, error: &StoreError) -> Self {
         let why = match error {
-            StoreError::Unreachable(why) => why.clone(),
+            StoreError::Unreachable(why) | StoreError::NotSent(why) => why.clone(),
             error => error.to_string(),
         };
         Self { since_us, why }

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::grpc::pb::DecidedBy;
+use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
+use tollgate::grpc::pb::{self, DecidedBy};
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Limit, Plan, Rule};
 use tollgate::store::{BreakerState, Check, Mode, RedisStore, Store, StoreDeadline, StoreError};
+use tonic::Code;
 
 use crate::support::Guarded;
-use crate::support::outage::{Answer, DEADLINE, Load, PLANS, healthy, judge, pass};
+use crate::support::outage::{Answer, DEADLINE, Load, OPEN_AFTER, PLANS, healthy, judge, pass};
 use crate::support::plans::{FIXED, ask, limit, plan, refund};
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Redis, free_port};
@@ -254,13 +256,13 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     // Without a wait, though the deadline is long.
     assert!(matches!(
         store.decide_one(&ask, StoreDeadline(DEADLINE * 400)).await,
-        Err(StoreError::Unreachable(_))
+        Err(StoreError::NotSent(_))
     ));
     for answer in store
         .decide_batch(&vec![ask; 3], StoreDeadline(DEADLINE * 400))
         .await
     {
-        assert!(matches!(answer, Err(StoreError::Unreachable(_))));
+        assert!(matches!(answer, Err(StoreError::NotSent(_))));
     }
     let out = store.status();
     assert_eq!((out.opened, out.undecided), (1, 4));
@@ -269,6 +271,30 @@ async fn a_store_s_status_tells_its_breaker_and_counts_what_it_owes() {
     let back = store.status();
     assert_eq!((back.breaker, back.opened), (BreakerState::Closed, 1));
     assert!(back.probes > well.probes);
+}
+
+/// No policy answers these, so their callers decide by what they are told.
+#[tokio::test]
+async fn a_settle_while_redis_is_known_to_be_out_is_told_that_it_was_not_sent() {
+    let mut redis = Redis::start();
+    let server = Server::start(PLANS, &["--store", &redis.url()]);
+    healthy(&server).await;
+    redis.kill();
+    server
+        .wait_until_decided_by(DecidedBy::FailOpen, "open")
+        .await;
+    pass(OPEN_AFTER).await;
+    let mut holds = HoldServiceClient::new(channel_to(&server.address).await);
+    let settle = pb::SettleRequest {
+        key: "k".to_owned(),
+        plan: "open".to_owned(),
+        request_id: "a".to_owned(),
+        ..Default::default()
+    };
+    let status = holds.settle(settle).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let told = status.message();
+    assert!(told.starts_with("it was not sent to the store, so nothing was done; send it again: the store is out of reach"), "{told}");
 }
 
 /// Redis answers every call in two thirds of the deadline. A request that waited for the call in flight, and then for the next

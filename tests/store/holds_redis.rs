@@ -561,7 +561,7 @@ async fn fault_96_a_settle_while_redis_is_away_is_an_error_and_charges_what_was_
     assert!(
         matches!(
             away,
-            Err(StoreError::Unreachable(_) | StoreError::Deadline(_))
+            Err(StoreError::Unreachable(_) | StoreError::NotSent(_) | StoreError::Deadline(_))
         ),
         "{away:?}"
     );

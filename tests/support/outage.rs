@@ -22,7 +22,7 @@ pub const DEADLINE: Duration = Duration::from_millis(25);
 const BACK_WITHIN: Duration = Duration::from_secs(4);
 /// By this time after the begin of an outage the breaker is open: twice the time that it takes to open when calls that miss
 /// their deadline follow one another.
-const OPEN_AFTER: Duration = Duration::from_millis(500);
+pub const OPEN_AFTER: Duration = Duration::from_millis(500);
 
 /// One call: when it was made, how long it took, who decided.
 #[derive(Clone, Copy)]

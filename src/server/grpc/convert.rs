@@ -303,9 +303,11 @@ pub(super) fn not_done(error: &AdminError) -> Status {
         AdminError::Store(StoreError::Deadline(_)) => {
             Status::unavailable(format!("{error}; {OUTCOME_UNKNOWN}"))
         }
-        AdminError::Store(StoreError::Unreachable(_)) => Status::unavailable(format!(
-            "nothing was done, unless it was in progress when the connection ended: {error}"
-        )),
+        AdminError::Store(StoreError::Unreachable(_) | StoreError::NotSent(_)) => {
+            Status::unavailable(format!(
+                "nothing was done, unless it was in progress when the connection ended: {error}"
+            ))
+        }
         AdminError::Store(_) => Status::unavailable(format!("nothing was done: {error}")),
     }
 }

@@ -66,6 +66,9 @@ fn unconfirmed(error: &StoreError) -> &'static str {
         StoreError::Deadline(_) | StoreError::Unreachable(_) | StoreError::InvalidReply(_) => {
             "it is not known whether it was done; send it again"
         }
+        StoreError::NotSent(_) => {
+            "it was not sent to the store, so nothing was done; send it again"
+        }
         StoreError::Refused(_) | StoreError::Overloaded(_) | StoreError::Full => "nothing was done",
     }
 }

@@ -189,7 +189,7 @@ impl Batcher {
         Err(if self.answering.load(Ordering::Relaxed) {
             StoreError::Overloaded(REQUESTS_WAITING_MAX)
         } else {
-            StoreError::Unreachable(format!(
+            StoreError::NotSent(format!(
                 "{REQUESTS_WAITING_MAX} requests wait for it already"
             ))
         })

@@ -227,7 +227,7 @@ impl ClusterState {
         let known = |topology: &KnownTopology| match topology {
             KnownTopology::Starting => None,
             KnownTopology::Map(map) => Some(Ok(map.clone())),
-            KnownTopology::Unavailable(why) => Some(Err(StoreError::Unreachable(why.clone()))),
+            KnownTopology::Unavailable(why) => Some(Err(StoreError::NotSent(why.clone()))),
         };
         if let Some(map) = known(&self.map.borrow()) {
             return map;

@@ -81,7 +81,7 @@ impl ConnectionState {
         match self {
             Self::Starting => None,
             Self::Up(connection) => Some(Ok(connection.clone())),
-            Self::Down(why, _) => Some(Err(StoreError::Unreachable(why.clone()))),
+            Self::Down(why, _) => Some(Err(StoreError::NotSent(why.clone()))),
         }
     }
 }
@@ -335,6 +335,7 @@ impl ManagerState {
     fn log_cause(&self, error: &StoreError) {
         let cause = match error {
             StoreError::Unreachable(why)
+            | StoreError::NotSent(why)
             | StoreError::Refused(why)
             | StoreError::InvalidReply(why) => why,
             error => &error.to_string(),
