@@ -20,6 +20,8 @@ plans:
   paid: { counts_as: seats, limits: [ { quota: 100, window: 1h } ] }
   jobs: { limits: [ { quota: 2, algorithm: concurrency } ], holds: { ttl: 1h, max_ttl: 1h } }
   free: { unlimited: true }
+  one: { counts_as: slots, limits: [ { quota: 1, algorithm: concurrency } ], holds: { max_ttl: 1h } }
+  other: { counts_as: slots, limits: [ { quota: 1, algorithm: concurrency } ] }
 ";
 
 /// The key `acme`, its operator and its client.
@@ -73,14 +75,14 @@ impl Acme {
     }
 
     async fn settle(&mut self, id: &str, actual: u64) -> pb::SettleResponse {
-        let request = pb::SettleRequest {
-            key: "acme".to_owned(),
-            plan: "trial".to_owned(),
-            request_id: id.to_owned(),
-            actual: Some(actual),
-            ..Default::default()
-        };
+        let request = settle("trial", id, Some(actual));
         self.holds.settle(request).await.unwrap().into_inner()
+    }
+
+    async fn reload(&mut self, config: &str) {
+        self.fixture.server.write_config(config);
+        let request = pb::ReloadConfigRequest::default();
+        self.fixture.admin.reload_config(request).await.unwrap();
     }
 
     async fn remaining(&mut self, plan: &str) -> Option<u64> {
@@ -104,6 +106,25 @@ fn reserve(plan: &str, id: &str, cost: u64) -> pb::ReserveRequest {
     }
 }
 
+fn settle(plan: &str, id: &str, actual: Option<u64>) -> pb::SettleRequest {
+    pb::SettleRequest {
+        key: "acme".to_owned(),
+        plan: plan.to_owned(),
+        request_id: id.to_owned(),
+        actual,
+        ..Default::default()
+    }
+}
+
+fn extend(plan: &str, id: &str) -> pb::ExtendRequest {
+    pb::ExtendRequest {
+        key: "acme".to_owned(),
+        plan: plan.to_owned(),
+        request_id: id.to_owned(),
+        ..Default::default()
+    }
+}
+
 async fn are_settled_by_the_plan_that_reserved(mut acme: Acme) {
     acme.reserve("before", 4).await.unwrap();
     acme.lead("trial", "paid").await;
@@ -112,13 +133,12 @@ async fn are_settled_by_the_plan_that_reserved(mut acme: Acme) {
     // A mistake is one as before.
     let other = acme.reserve("before", 5).await.unwrap_err();
     assert_eq!(other.code(), Code::InvalidArgument);
-    let extend = pb::ExtendRequest {
-        key: "acme".to_owned(),
-        plan: "trial".to_owned(),
-        request_id: "before".to_owned(),
-        ..Default::default()
-    };
-    let extended = acme.holds.extend(extend).await.unwrap().into_inner();
+    let extended = acme
+        .holds
+        .extend(extend("trial", "before"))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(extended.state(), HoldState::Open);
     let settled = acme.settle("before", 1).await;
     assert_eq!(
@@ -154,13 +174,7 @@ async fn end_with_their_stream(mut acme: Acme) {
     assert_eq!(acme.remaining("jobs").await, Some(0));
     acme.lead("jobs", "free").await;
     assert_eq!(acme.remaining("jobs").await, None);
-    let settle = pb::SettleRequest {
-        key: "acme".to_owned(),
-        plan: "jobs".to_owned(),
-        request_id: "a".to_owned(),
-        ..Default::default()
-    };
-    let call = Some(hold_request::Call::Settle(settle));
+    let call = Some(hold_request::Call::Settle(settle("jobs", "a", None)));
     asking.send(pb::HoldRequest { id: 2, call }).await.unwrap();
     let answer = answers.next().await.unwrap().unwrap();
     let Some(hold_response::Result::Settle(settled)) = answer.result else {
@@ -196,6 +210,90 @@ async fn are_reset_under_the_plan_that_decides(mut acme: Acme) {
     assert_eq!(acme.remaining("free").await, Some(10));
 }
 
+async fn whose_plan_is_gone_are_settled_by_another_plan_of_its_count(mut acme: Acme) {
+    let line = line_of("one");
+    let renamed = line.replace("one:", "uno:");
+    for (edit, becomes, by) in [
+        ("renamed", &*renamed, "uno"),
+        ("removed", "", "other"),
+        ("unlimited", "  one: { unlimited: true }\n", "other"),
+        ("elsewhere", &line.replace("slots", "seats"), "other"),
+    ] {
+        acme.holds.reserve(reserve("one", edit, 1)).await.unwrap();
+        acme.reload(&PLANS.replace(line, becomes)).await;
+        let status = acme.holds.reserve(reserve(by, edit, 1)).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{edit}");
+        assert!(
+            !acme
+                .holds
+                .reserve(reserve(by, "b", 1))
+                .await
+                .unwrap()
+                .into_inner()
+                .held
+        );
+        let extended = acme
+            .holds
+            .extend(extend(by, edit))
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(extended.state(), HoldState::Open, "{edit}");
+        for outcome in [SettleOutcome::Settled, SettleOutcome::Repeated] {
+            let settled = acme
+                .holds
+                .settle(settle(by, edit, None))
+                .await
+                .unwrap()
+                .into_inner();
+            assert_eq!(settled.outcome(), outcome, "{edit}");
+            let answer = settled.answer.unwrap();
+            assert_eq!((&*answer.plan, answer.remaining), ("", Some(1)), "{edit}");
+        }
+        assert_eq!(acme.remaining(by).await, Some(1), "{edit}");
+        acme.reload(PLANS).await;
+    }
+}
+
+/// Units come back where the limits are the same but for their quotas.
+async fn whose_plan_is_gone_give_back_to_the_same_limits(mut acme: Acme) {
+    let trial = line_of("trial");
+    for (limits, returned) in [("quota: 20, window: 1h", 3), ("quota: 20, window: 2h", 0)] {
+        let id = format!("units {returned}");
+        acme.reserve(&id, 4).await.unwrap();
+        let now = format!("  new: {{ counts_as: seats, limits: [ {{ {limits} }} ] }}\n");
+        acme.reload(&PLANS.replace(trial, &now)).await;
+        let settled = acme
+            .holds
+            .settle(settle("new", &id, Some(1)))
+            .await
+            .unwrap();
+        assert_eq!(settled.into_inner().returned, returned, "{limits}");
+        acme.reload(PLANS).await;
+    }
+}
+
+async fn are_not_found_in_ids_of_requests_whose_plan_is_gone(mut acme: Acme) {
+    let trial = line_of("trial");
+    let mut charge = crate::support::server::request("acme", "trial", None);
+    charge.request_id = "charged".to_owned();
+    acme.fixture.client.should_allow(charge).await.unwrap();
+    acme.reload(&PLANS.replace(trial, "")).await;
+    let status = acme
+        .holds
+        .settle(settle("paid", "charged", None))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+}
+
+/// The line of a plan in the config.
+fn line_of(plan: &str) -> &'static str {
+    let name = format!("  {plan}:");
+    let mut lines = PLANS.split_inclusive('\n');
+    lines.find(|line| line.starts_with(&name)).unwrap()
+}
+
 macro_rules! with_both_stores {
     ($($claim:ident),* $(,)?) => {
         mod embedded { $(#[tokio::test] async fn $claim() { super::$claim(super::Acme::start(false).await).await; })* }
@@ -207,4 +305,7 @@ with_both_stores!(
     are_settled_by_the_plan_that_reserved,
     end_with_their_stream,
     are_reset_under_the_plan_that_decides,
+    whose_plan_is_gone_are_settled_by_another_plan_of_its_count,
+    whose_plan_is_gone_give_back_to_the_same_limits,
+    are_not_found_in_ids_of_requests_whose_plan_is_gone,
 );

@@ -125,6 +125,12 @@ impl Server {
         RateLimitServiceClient::new(channel_to(&self.address).await)
     }
 
+    /// Writes its config file anew. It is taken up when the server is told to, or by itself after a while.
+    pub fn write_config(&self, config: &str) {
+        let file = self.config.as_ref().expect("the server has it");
+        std::fs::write(file.path(), config).unwrap();
+    }
+
     /// The line of the log that tells where it serves.
     pub fn start_line(&self) -> String {
         self.log()

@@ -380,7 +380,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Asks the store, and counts what happened to holds. Returns its answer and how long that took. Where the id is known under another
-    /// plan that counts as this one, since an override came or went, that plan is found and asked. Errors: the id is known for another
+    /// plan that counts as this one, since an override came or went or the config was edited, it is asked for by that plan. Errors: the id is known for another
     /// call, or the caller's deadline passed.
     async fn ask_for_hold(
         &self,
@@ -392,9 +392,9 @@ impl<S: Store> Limiter<S> {
         let (mut answer, mut took) = self.ask_about_holds(&check, caller, deadline).await?;
         if let Ok(verdict) = &answer
             && let HoldEvent::Refused(known) = &verdict.event
-            && found.moves_to(worker_plans, (&known.plan, &call))
+            && let Some(plan) = found.known_under(worker_plans, (known, &call))
         {
-            check.plan = found.check.plan.clone();
+            check.plan = plan;
             if let HoldCall::Extend { ttl_us } = &mut check.call {
                 *ttl_us = check.plan.holds.max_ttl_us().min(*ttl_us);
             }
