@@ -416,7 +416,7 @@ impl<S: Store> HeldByStream<S> {
             self.note_renewals(renewed);
         }
         let mut pause = END_RETRY;
-        while !self.leases.is_empty() && pause < END_RETRY_MAX {
+        while !self.leases.ends(None).0.is_empty() && pause < END_RETRY_MAX {
             if self.ask_for_ends().await {
                 pause = END_RETRY;
             } else {
@@ -453,6 +453,7 @@ async fn reserve<S: Store>(
     let key = stated.check.key.clone();
     let (id, ttl) = (stated.id.clone(), stated.ttl);
     let (reserved, mut response) = service.reserve_stated(stated, None).await?;
+    let mut told_at = service.limiter.lease_time();
     let Some(expires_in_us) = reserved.expires_in_us else {
         return Ok((response, None));
     };
@@ -472,9 +473,10 @@ async fn reserve<S: Store>(
             if !is_new {
                 response.expires_after = Some(convert::duration(expires_in_us));
             }
+            told_at = service.limiter.lease_time();
             (Some(expires_us), expires_in_us)
         }
-        // It was reserved, so it is tried again until its lease ends.
+        // It is held, so it is tried again until its lease ends.
         Err(_) => (None, expires_in_us),
         // It ended meanwhile.
         Ok(LeaseEvent::Ended | LeaseEvent::Lost(_)) => {
@@ -492,7 +494,9 @@ async fn reserve<S: Store>(
         name,
         decided_by: reserved.plan.clone(),
         ttl_us,
+        is_new,
         ends,
+        told_at,
         tag,
     };
     Ok((response, Some(lease)))

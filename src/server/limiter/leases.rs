@@ -19,6 +19,9 @@ use tollgate_store::{LeaseCheck, Store, StoreError};
 pub const RENEWED_TOGETHER: usize = 64;
 /// Leases that are due so soon are renewed with one that is due. The shortest is due after a third of a second.
 const DUE_TOGETHER: Duration = Duration::from_millis(50);
+/// Clocks of a replica and of its store go apart by less than one part in this many; and what is told takes less than this beside.
+const CLOCKS_DIFFER_DIVISOR: u32 = 1_000;
+const CLOCKS_DIFFER: Duration = Duration::from_millis(1);
 /// Shortest time until a renewal that failed is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
@@ -121,8 +124,12 @@ struct Lease<T> {
     expires_us: Option<u64>,
     /// The end that a renewal asked for which has no answer yet, or got none; 0 without one.
     until_us: u64,
+    /// Whether this stream has opened it. Else it took it over.
+    is_new: bool,
     /// When it ends if it is not renewed, or shortly after.
     ends_at: Instant,
+    /// When the store was asked last.
+    asked_at: Instant,
     renew_at: Instant,
     tag: T,
 }
@@ -146,8 +153,12 @@ pub struct NewLease<T> {
     pub decided_by: Arc<Plan>,
     /// The lease, which is renewed to as much.
     pub ttl_us: u64,
+    /// Whether this stream has opened it. Else it took it over.
+    pub is_new: bool,
     /// When it ends by the store's clock, if the store told, and the time until then.
     pub ends: (Option<u64>, u64),
+    /// When the store had told that time.
+    pub told_at: Instant,
     /// What the stream keeps beside it.
     pub tag: T,
 }
@@ -205,7 +216,11 @@ impl<T> Leases<T> {
     pub fn add(&mut self, new: NewLease<T>, now: Instant) {
         let present = self.numbers.get(&new.name);
         let present = present.and_then(|number| self.leases.get(number));
-        if present.is_some_and(|present| present.expires_us > new.ends.0) {
+        let is_older = |present: &Lease<T>| match new.ends.0 {
+            Some(_) => present.expires_us > new.ends.0,
+            None => new.is_new,
+        };
+        if present.is_some_and(is_older) {
             return;
         }
         self.remove(&new.name);
@@ -224,7 +239,9 @@ impl<T> Leases<T> {
             ttl_us: new.ttl_us,
             expires_us,
             until_us: 0,
-            ends_at: now + Duration::from_micros(expires_in_us),
+            is_new: new.is_new,
+            ends_at: new.told_at + Duration::from_micros(expires_in_us),
+            asked_at: now,
             renew_at: now + renew_in,
             tag: new.tag,
         };
@@ -296,6 +313,9 @@ impl<T> Leases<T> {
     ) -> Option<Lost<T>> {
         let lease = self.leases.get_mut(&number)?;
         let reason = match answer {
+            Ok(LeaseEvent::Open { expires_in_us, .. }) if lease.was_taken(expires_in_us) => {
+                LostReason::Moved
+            }
             Ok(LeaseEvent::Open {
                 expires_us,
                 expires_in_us,
@@ -329,66 +349,67 @@ impl<T> Leases<T> {
     }
 
     /// What is to be asked to end them, in the order in which they came, at most [`RENEWED_TOGETHER`] after the one of the number `after`.
-    /// [`Self::note_end`] gets the answers.
+    /// [`Self::note_end`] gets the answers. One that the store did not tell of ends by itself, since another stream may have it by now.
     pub fn ends(&self, after: Option<u64>) -> (Vec<u64>, Vec<Ask>) {
-        let mut numbers: Vec<u64> = self.leases.keys().copied().collect();
-        numbers.retain(|number| after.is_none_or(|after| *number > after));
+        let told = |(_, lease): &(&u64, &Lease<T>)| lease.expires_us.is_some();
+        let mut numbers: Vec<u64> = self
+            .leases
+            .iter()
+            .filter(told)
+            .map(|(number, _)| *number)
+            .filter(|number| after.is_none_or(|after| *number > after))
+            .collect();
         numbers.sort_unstable();
         numbers.truncate(RENEWED_TOGETHER);
         let leases = numbers.iter().filter_map(|number| self.leases.get(number));
-        let asked = leases.map(|lease| lease.ask(lease.end())).collect();
+        let asked = leases.filter_map(|lease| Some(lease.ask(lease.end()?)));
+        let asked = asked.collect();
         (numbers, asked)
     }
 
-    /// Notes what became of one. Where the store did not confirm it, or has only told when it ends, it is to be asked for again.
+    /// Notes what became of one. Where the store did not confirm it, it is to be asked for again.
     pub fn note_end(&mut self, number: u64, answer: &Result<LeaseEvent, StoreError>) {
-        match answer {
-            Ok(LeaseEvent::Open { expires_us, .. }) => {
-                if let Some(lease) = self.leases.get_mut(&number) {
-                    lease.expires_us = Some(*expires_us);
-                }
-            }
-            Ok(LeaseEvent::Ended | LeaseEvent::Lost(_)) => {
-                let ended = self.leases.remove(&number);
-                ended.iter().for_each(|lease| {
-                    self.numbers.remove(&lease.name);
-                });
-            }
-            Err(_) => {}
+        if answer.is_ok()
+            && let Some(ended) = self.leases.remove(&number)
+        {
+            self.numbers.remove(&ended.name);
         }
     }
 }
 
 impl<T> Lease<T> {
-    /// What is to be asked where the store did not tell when it ends.
-    fn take(&self) -> LeaseCall {
-        LeaseCall::Take {
-            ttl_us: self.ttl_us,
-            is_new: true,
-        }
+    /// What is to be asked to end it, if the store told when it does.
+    fn end(&self) -> Option<LeaseCall> {
+        Some(LeaseCall::End {
+            expires_us: self.expires_us?,
+            until_us: self.until_us,
+        })
     }
 
-    /// What is to be asked to end it.
-    fn end(&self) -> LeaseCall {
-        self.expires_us.map_or_else(
-            || self.take(),
-            |expires_us| LeaseCall::End {
-                expires_us,
-                until_us: self.until_us,
-            },
-        )
+    /// Whether a lease that this stream has opened, and of which it was not told yet, lasts for longer than it did then: another one has
+    /// taken it over since.
+    fn was_taken(&self, expires_in_us: u64) -> bool {
+        let left = self.ends_at.saturating_duration_since(self.asked_at);
+        let longest = left + CLOCKS_DIFFER + left / CLOCKS_DIFFER_DIVISOR;
+        self.is_new && self.expires_us.is_none() && Duration::from_micros(expires_in_us) > longest
     }
 
     /// What is to be asked to prolong it. A renewal without an answer is sent again as it was, since it may have been carried out.
     fn renewal(&mut self, now: Instant) -> LeaseCall {
+        self.asked_at = now;
         let Some(expires_us) = self.expires_us else {
-            return self.take();
+            return LeaseCall::Take {
+                ttl_us: self.ttl_us,
+                is_new: self.is_new,
+            };
         };
         if self.until_us == 0 {
             let left = self.ends_at.saturating_duration_since(now).as_micros();
             let left_us = u64::try_from(left).unwrap_or(u64::MAX);
-            // The time of the store, or a little before.
-            let now_us = expires_us.saturating_sub(left_us);
+            // By the store's time, or a little before it: above the longest lease, the store would set another end.
+            let since_us = self.ttl_us.saturating_sub(left_us);
+            let now_us =
+                expires_us.saturating_sub(left_us + since_us / u64::from(CLOCKS_DIFFER_DIVISOR));
             self.until_us = now_us.saturating_add(self.ttl_us);
         }
         LeaseCall::Renew {
@@ -428,12 +449,14 @@ mod tests {
         }
     }
 
-    fn new(id: &str, expires_us: Option<u64>) -> NewLease<()> {
+    fn new(id: &str, expires_us: Option<u64>, began: Instant) -> NewLease<()> {
         NewLease {
             name: name(id),
             decided_by: Arc::new(Plan::new("p", Rule::Unlimited)),
             ttl_us: TTL_US,
+            is_new: true,
             ends: (expires_us, TTL_US),
+            told_at: began,
             tag: (),
         }
     }
@@ -445,7 +468,7 @@ mod tests {
     /// The reason with which one hold is lost by this answer after so many seconds.
     fn lost_by(answer: Result<LeaseEvent, StoreError>, seconds: u64) -> Option<LostReason> {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(TOLD_US)), began);
+        leases.add(new("a", Some(TOLD_US), began), began);
         let (numbers, _) = leases.take_due(after(began, 10));
         let lost = leases.note(numbers[0], answer, after(began, seconds));
         assert_eq!(leases.is_empty(), lost.is_some());
@@ -455,9 +478,12 @@ mod tests {
     #[test]
     fn a_lease_is_renewed_when_a_third_of_it_has_passed_and_with_it_those_that_are_due_soon() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(TOLD_US)), began);
-        leases.add(new("b", Some(TOLD_US)), began + DUE_TOGETHER);
-        leases.add(new("c", Some(TOLD_US)), after(began, 1));
+        leases.add(new("a", Some(TOLD_US), began), began);
+        leases.add(
+            new("b", Some(TOLD_US), began + DUE_TOGETHER),
+            began + DUE_TOGETHER,
+        );
+        leases.add(new("c", Some(TOLD_US), after(began, 1)), after(began, 1));
         assert_eq!(leases.next_due(), Some(after(began, 10)));
         assert!(leases.take_due(after(began, 9)).0.is_empty());
         let (numbers, asked) = leases.take_due(after(began, 10));
@@ -492,14 +518,14 @@ mod tests {
     #[test]
     fn what_a_settle_tells_is_not_told_twice() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(TOLD_US)), began);
+        leases.add(new("a", Some(TOLD_US), began), began);
         let (numbers, _) = leases.take_due(after(began, 10));
         leases.settle_begins(&name("a").key, &name("a").id);
         let settled = || Ok(LeaseEvent::Lost(LostReason::Settled));
         assert!(leases.note(numbers[0], settled(), began).is_none());
         assert!(leases.is_empty());
         leases.settle_ends(name("a").key, name("a").id);
-        leases.add(new("a", Some(TOLD_US)), began);
+        leases.add(new("a", Some(TOLD_US), began), began);
         let (numbers, _) = leases.take_due(after(began, 10));
         assert!(leases.note(numbers[0], settled(), began).is_some());
     }
@@ -508,7 +534,7 @@ mod tests {
     fn renewed_after(seconds: u64) -> LeaseCall {
         LeaseCall::Renew {
             expires_us: TOLD_US,
-            until_us: TOLD_US + seconds * 1_000_000,
+            until_us: TOLD_US + seconds * 999_000,
         }
     }
 
@@ -516,7 +542,7 @@ mod tests {
     #[test]
     fn a_renewal_without_an_answer_is_sent_again_as_it_was() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(TOLD_US)), began);
+        leases.add(new("a", Some(TOLD_US), began), began);
         for seconds in [10, 13, 16] {
             let (numbers, asked) = leases.take_due(after(began, seconds));
             assert_eq!(asked[0].call, renewed_after(10));
@@ -529,7 +555,7 @@ mod tests {
         }
         let end = LeaseCall::End {
             expires_us: TOLD_US,
-            until_us: TOLD_US + 10_000_000,
+            until_us: TOLD_US + 9_990_000,
         };
         assert_eq!(leases.ends(None).1[0].call, end);
         // It has 21 s left, of which a third passes until the next one.
@@ -545,33 +571,70 @@ mod tests {
     #[test]
     fn an_end_is_asked_for_until_the_store_confirms_it() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("a", Some(7)), began);
-        leases.add(new("b", None), began);
+        leases.add(new("a", Some(7), began), began);
+        leases.add(new("b", None, began), began);
+        leases.add(new("c", Some(8), began), began);
         let end = |expires_us| LeaseCall::End {
             expires_us,
             until_us: 0,
         };
-        let take = LeaseCall::Take {
-            ttl_us: TTL_US,
-            is_new: true,
-        };
+        // Another stream may have the one of which nothing was told.
         let (numbers, asked) = leases.ends(None);
-        assert_eq!([asked[0].call, asked[1].call], [end(7), take]);
+        assert_eq!([asked[0].call, asked[1].call], [end(7), end(8)]);
         assert_eq!(leases.ends(Some(numbers[0])).0, numbers[1..]);
         leases.note_end(numbers[0], &Err(StoreError::Overloaded(1)));
-        leases.note_end(numbers[1], &Ok(OPEN));
-        let (numbers, asked) = leases.ends(None);
-        assert_eq!([asked[0].call, asked[1].call], [end(7), end(2)]);
-        leases.note_end(numbers[0], &Ok(LeaseEvent::Ended));
         leases.note_end(numbers[1], &Ok(LeaseEvent::Lost(LostReason::Moved)));
-        assert!(leases.is_empty());
+        let (numbers, asked) = leases.ends(None);
+        assert_eq!((asked.len(), asked[0].call), (1, end(7)));
+        leases.note_end(numbers[0], &Ok(LeaseEvent::Ended));
+        assert!(leases.ends(None).0.is_empty());
+    }
+
+    /// A reserve whose take had no answer: another stream may have taken it over since, for as long.
+    #[test]
+    fn a_hold_that_lasts_longer_than_its_reserve_told_is_another_stream_s() {
+        for (expires_in_us, lost) in [
+            (TTL_US - 1_000_000, None),
+            (TTL_US - 900_000, Some(LostReason::Moved)),
+        ] {
+            let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+            leases.add(new("a", None, began), began);
+            let (numbers, _) = leases.take_due(after(began, 1));
+            let open = LeaseEvent::Open {
+                expires_us: 5,
+                expires_in_us,
+            };
+            let told = leases.note(numbers[0], Ok(open), after(began, 2));
+            assert_eq!(told.map(|told| told.reason), lost);
+        }
+    }
+
+    /// The take of a repeated reserve may have been carried out without an answer. It is not the end that was told before, then.
+    #[test]
+    fn a_take_over_without_an_answer_is_sent_again() {
+        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        leases.add(new("a", Some(7), began), began);
+        let again = |is_new| NewLease {
+            is_new,
+            ..new("a", None, began)
+        };
+        leases.add(again(true), began);
+        assert_eq!(leases.ends(None).0.len(), 1, "what comes late tells less");
+        leases.add(again(false), began);
+        assert!(leases.ends(None).0.is_empty());
+        let (_, asked) = leases.take_due(began + RETRY_MIN);
+        let take = LeaseCall::Take {
+            ttl_us: TTL_US,
+            is_new: false,
+        };
+        assert_eq!(asked[0].call, take);
     }
 
     #[test]
     fn what_the_store_did_not_tell_of_is_asked_for_soon() {
         let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
-        leases.add(new("b", None), began);
-        leases.add(new("a", Some(7)), began);
+        leases.add(new("b", None, began), began);
+        leases.add(new("a", Some(7), began), began);
         let (_, asked) = leases.take_due(began + RETRY_MIN);
         let take = LeaseCall::Take {
             ttl_us: TTL_US,
@@ -580,12 +643,12 @@ mod tests {
         assert_eq!((asked.len(), asked[0].call), (1, take));
         // One of the same name takes its place, and not that of one that was told later.
         for (told, known) in [(9, 9), (8, 9)] {
-            leases.add(new("a", Some(told)), began);
+            leases.add(new("a", Some(told), began), began);
             let end = LeaseCall::End {
                 expires_us: known,
                 until_us: 0,
             };
-            assert_eq!((leases.len(), leases.ends(None).1[1].call), (2, end));
+            assert_eq!((leases.len(), leases.ends(None).1[0].call), (2, end));
         }
         leases.remove(&name("a"));
         assert_eq!(

@@ -84,7 +84,7 @@ impl EndedIds {
         let ended = if after < self.ended.capacity() {
             0
         } else {
-            (after / 4 + 4) * size_of::<Ended>()
+            (after + after / 4 + 4 - self.ended.capacity()) * size_of::<Ended>()
         };
         let index = if after >= UNINDEXED && after >= self.index.capacity() {
             // Its capacity is seven eighths of a power of two, which doubles.

@@ -120,9 +120,11 @@ impl KeyCall<'_> {
         let (now_us, hold) = (self.now_us, self.key.notes.hold_at(place));
         let present_us = hold.expires_us;
         let last_us = now_us + hold.plan.holds.max_ttl_us();
-        // A clock that stepped back has shortened the lease. Another stream never does.
-        let is_mine =
-            |expires_us: u64, until_us: u64| present_us <= expires_us || present_us == until_us;
+        // A lease that ends later than the longest from now was given by a clock that stepped back since, and may have been shortened.
+        let was_mine = |expires_us: u64| expires_us > last_us && present_us < expires_us;
+        let is_mine = |expires_us: u64, until_us: u64| {
+            present_us == expires_us || present_us == until_us || was_mine(expires_us)
+        };
         let until_us = match call {
             LeaseCall::Take { is_new: true, .. } => present_us,
             // One microsecond more tells the stream that had it, also where the clock stands.
@@ -321,6 +323,7 @@ mod tests {
             key.reserve();
             let expires_us = key.take(true);
             key.now_us -= 3_600_000_000;
+            // Whichever call shortens it, and though time goes on.
             let shortened_us = key.now_us + 600_000_000;
             if !is_first {
                 key.ask(HoldCall::Peek { cost: 1 });
@@ -360,7 +363,7 @@ mod tests {
             };
             assert_eq!(key.lease(end), LeaseEvent::Ended);
         }
-        // Another stream that took it meanwhile keeps it.
+        // Another one that took it meanwhile keeps it, or reserved it anew for a shorter time.
         let mut key = Key::new(false);
         key.reserve();
         let first = key.take(true);
@@ -368,6 +371,19 @@ mod tests {
         key.now_us += 5;
         key.take(false);
         assert_eq!(key.lease(renewal), LeaseEvent::Lost(LostReason::Moved));
+        let mut key = Key::new(false);
+        key.ask(HoldCall::Reserve {
+            cost: 7,
+            ttl_us: TTL / 2,
+        });
+        assert_eq!(
+            key.lease(renew(&key, NOW + TTL)),
+            LeaseEvent::Lost(LostReason::Moved)
+        );
+        assert_eq!(
+            key.lease(end(NOW + TTL)),
+            LeaseEvent::Lost(LostReason::Moved)
+        );
     }
 
     #[test]

@@ -15,8 +15,8 @@
 -- Order of the writes: the holds, in which recent ids are, then the states. Where Redis refuses one, those before it are undone. Ids are
 -- moved to their HASH first, and what is forgotten goes last. So no unit is charged or given back whose note is not kept.
 -- Work is bounded: a call looks at the holds of its key, of which there are 1,000 at most, and at as many ids and some more. It may write
--- 1,000 charges of each log anew. What that takes is counted in microseconds. Beyond WORK_MAX, nothing is done for the requests that are left. Where many holds are to end, a
--- call ends some of them, and leaves its request to the next one.
+-- 1,000 charges of each log anew. What that takes is counted in microseconds. Beyond WORK_MAX, nothing is done for the
+-- requests that are left. Where many holds are to end, a call ends some of them, and leaves its request to the next one.
 
 --> hold_words
 --> hold_short_words

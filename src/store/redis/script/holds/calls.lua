@@ -97,16 +97,17 @@ end
 -- Decides a cost where something beside the limits decides, too; notes it before it is charged.
 local function decide_beside(group, ask, others_fit, note)
   local cost = ask.number
-  group.notes.left = nil
   local states, fits = evaluate_all(ask.limits, group.records, group.logs, true, cost)
   fits = fits and others_fit
   if not fits then
     states = evaluate_all(ask.limits, group.records, group.logs, false, cost)
   else
     note(states)
-    if group.has_logs then
-      write_notes(group)
-    end
+  end
+  -- Once something is written, the request may not be left to the next call.
+  group.notes.left = nil
+  if fits and group.has_logs then
+    write_notes(group)
   end
   charge(group, ask.limits, states, fits, cost)
   return states, fits
@@ -241,8 +242,10 @@ local TAKE, RENEW, END = 11, 12, 13
 
 -- A call about an open hold. Returns what became of it. Twin of src/core/algorithm/holds/lease.rs.
 local function lease_open(group, ask, hold)
-  -- A clock that stepped back has shortened the lease. Another stream never does.
-  local is_mine = hold.expires <= ask.number or hold.expires == ask.lease
+  local last = now + hold.plan.max_ttl
+  -- A lease that ends later than the longest from now was given by a clock that stepped back since, and may have been shortened.
+  local was_mine = ask.number > last and hold.expires < ask.number
+  local is_mine = hold.expires == ask.number or hold.expires == ask.lease or was_mine
   local ends = hold.expires
   if ask.call == TAKE then
     -- One microsecond more tells the stream that had it, also where the clock stands.
@@ -250,7 +253,7 @@ local function lease_open(group, ask, hold)
   elseif not is_mine then
     return LOST_MOVED
   else
-    ends = ask.call == END and now or max(math.min(ask.lease, now + hold.plan.max_ttl), ends)
+    ends = ask.call == END and now or max(math.min(ask.lease, last), ends)
   end
   if ends ~= hold.expires then
     hold.expires = ends

@@ -202,6 +202,7 @@ local function charge_beyond(group, ask, units)
   if units == 0 or not ask.limits[1] then
     return 0
   end
+  group.notes.left = nil
   local states, begun = {}, {}
   for index, limit in ipairs(ask.limits) do
     states[index] = beyond(group, limit, units)

@@ -25,7 +25,8 @@ end
 if decided then
   local ask = {
     call = asked, number = number, lease = lease, id = sub(entry, 2), terms = terms[index], limits = false, begun = false,
-    left = work > 0 and WORK_MAX - work or nil,
+    -- Behind a few light requests, as the first one, it takes what it takes: so none is left to the next call for ever.
+    left = work > 300 and WORK_MAX - work or nil,
   }
   decided, result = pcall(call_of, group, ask)
 end
@@ -61,12 +62,12 @@ local function decide_after_ends(group, ask, mode)
     end
   end
   local states
-  group.notes.left = nil
   states, fits = evaluate_all(ask.limits, group.records, group.logs, charges, ask.number)
   if charges then
     if not fits then
       states = evaluate_all(ask.limits, group.records, group.logs, false, ask.number)
     end
+    group.notes.left = nil
     charge(group, ask.limits, states, fits, ask.number)
   end
   local told = reply_of(fits, states, readings_of(states, ask.number, fits and charges))
@@ -159,7 +160,7 @@ end
 --> hold_requests
 
 local BY_ID = { [0] = reserve, charge_once, record, settle, settle, extend }
-local RESERVE, SETTLE, PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 0, 3, 6, 7, 8, 9, 10
+local SETTLE, PEEK, BESIDE, BESIDE_PEEK, REFUND, FIGURES = 3, 6, 7, 8, 9, 10
 
 -- The terms of a plan from the request, and where the next ones begin.
 local function read_terms(at)
@@ -191,10 +192,6 @@ local function by_id(group, ask)
   end
   local expired, released, units, has_more = end_due(group, ask)
   local gives_back = ask.call == SETTLE and known and known.hold and ask.number < known.cost
-  if ask.call ~= RESERVE and ask.call ~= PEEK then
-    -- These remember an id. Once something is written, a call may not be left to the next one.
-    holds_of(group.notes)
-  end
   if has_more or gives_back and is_left_to_next(group, ask) then
     return pack('<BI4I4I7', 66, expired, released, units)
   end
