@@ -49,8 +49,10 @@ for _ = 1, groups do
 --> hold_short
     end
     if not reply and not problem then
-      -- Holds that a request before this one has parsed are looked through and packed again. To parse them is counted where it is done.
-      local expected = LONG_WORK + (group and group.notes.holds and #group.notes.body / 60 or 0)
+      -- Holds that a request before this one has parsed are looked through and packed again: 24 bytes in a microsecond, as it takes to
+      -- parse them, too, which is counted where it is done. Else they are searched and copied.
+      local is_parsed, stored = group and group.notes.holds, group and group.notes.value or values[next_notes]
+      local expected = LONG_WORK + #(stored or '') / (is_parsed and 24 or 400)
       if work > 0 and work + expected > WORK_MAX then
         -- Nothing of what comes later may be decided before it.
         reply, work = pack('<BI4I4I7', 66, 0, 0, 0), WORK_MAX + 1

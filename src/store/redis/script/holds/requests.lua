@@ -26,7 +26,7 @@ if decided then
   local ask = {
     call = asked, number = number, lease = lease, id = sub(entry, 2), terms = terms[index], limits = false, begun = false,
     -- Behind a few light requests, as the first one, it takes what it takes: so none is left to the next call for ever.
-    left = work > 300 and WORK_MAX - work or nil,
+    left = work > 100 and WORK_MAX - work or nil,
   }
   decided, result = pcall(call_of, group, ask)
 end
