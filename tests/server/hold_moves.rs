@@ -10,6 +10,7 @@ use tollgate::grpc::pb::{self, HoldState, SettleOutcome, hold_request, hold_resp
 use tonic::Code;
 use tonic::transport::Channel;
 
+use super::holds::{reserve, settle};
 use crate::support::admin::AdminFixture;
 use crate::support::redis::Redis;
 use crate::support::server::channel_to;
@@ -93,26 +94,6 @@ impl Acme {
         };
         let peeked = self.fixture.client.peek(request).await.unwrap();
         peeked.into_inner().answer.unwrap().remaining
-    }
-}
-
-fn reserve(plan: &str, id: &str, cost: u64) -> pb::ReserveRequest {
-    pb::ReserveRequest {
-        key: "acme".to_owned(),
-        plan: plan.to_owned(),
-        cost: Some(cost),
-        request_id: id.to_owned(),
-        ..Default::default()
-    }
-}
-
-fn settle(plan: &str, id: &str, actual: Option<u64>) -> pb::SettleRequest {
-    pb::SettleRequest {
-        key: "acme".to_owned(),
-        plan: plan.to_owned(),
-        request_id: id.to_owned(),
-        actual,
-        ..Default::default()
     }
 }
 

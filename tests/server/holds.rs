@@ -64,7 +64,7 @@ impl World {
     }
 }
 
-fn reserve(plan: &str, id: &str, cost: u64) -> pb::ReserveRequest {
+pub(super) fn reserve(plan: &str, id: &str, cost: u64) -> pb::ReserveRequest {
     pb::ReserveRequest {
         key: "acme".to_owned(),
         plan: plan.to_owned(),
@@ -74,7 +74,7 @@ fn reserve(plan: &str, id: &str, cost: u64) -> pb::ReserveRequest {
     }
 }
 
-fn settle(plan: &str, id: &str, actual: Option<u64>) -> pb::SettleRequest {
+pub(super) fn settle(plan: &str, id: &str, actual: Option<u64>) -> pb::SettleRequest {
     pb::SettleRequest {
         key: "acme".to_owned(),
         plan: plan.to_owned(),

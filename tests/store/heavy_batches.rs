@@ -207,6 +207,15 @@ async fn no_batch_keeps_a_cluster_busy_for_long_or_others_from_it() {
     flood_all(&cluster.url(), &nodes).await;
 }
 
+/// A Redis whose slow log has times of the processor, and a store on it.
+async fn measured_store() -> (Redis, RedisStore) {
+    let program = by_processor_time("redis-server");
+    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
+    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
+    assert!(store.connected(PATIENCE).await);
+    (redis, store)
+}
+
 /// Has its slow log see calls of more than a millisecond.
 pub(super) fn see_slow_calls(redis: &Redis) {
     redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
@@ -344,10 +353,7 @@ async fn hold_and_fill(store: RedisStore, key: String, seconds: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
     let _machine = MACHINE.lock().await;
-    let program = by_processor_time("redis-server");
-    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
-    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
-    assert!(store.connected(PATIENCE).await);
+    let (redis, store) = measured_store().await;
     // A hold that is settled, one whose lease has ended when a call looks; the units that are left are of both.
     let plan = four_logs(true);
     let ways = [(3_600, "held", settle(1)), (1, "next", reserve(1, 60))];
@@ -379,10 +385,7 @@ async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ids_that_end_once_more_do_not_keep_redis_busy_for_long() {
     let _machine = MACHINE.lock().await;
-    let program = by_processor_time("redis-server");
-    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
-    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
-    assert!(store.connected(PATIENCE).await);
+    let (redis, store) = measured_store().await;
     let (plan, deadline) = (
         ending(
             Algorithm::FixedWindow {
@@ -427,10 +430,7 @@ async fn a_reset_of_a_key_of_many_ids_does_not_keep_redis_busy_for_long() {
 end
 return redis.call('HLEN', KEYS[1])";
     let _machine = MACHINE.lock().await;
-    let program = by_processor_time("redis-server");
-    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
-    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
-    assert!(store.connected(PATIENCE).await);
+    let (redis, store) = measured_store().await;
     for number in 0..TIMES {
         let ids = format!("{{group:k{number}}}ids");
         assert_eq!(redis.cli(&["eval", FILL, "1", &ids]), "100000");
@@ -477,10 +477,7 @@ fn ending(algorithm: Algorithm, releases: bool) -> Arc<Plan> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_that_end_together_do_not_keep_redis_busy_for_long() {
     let _machine = MACHINE.lock().await;
-    let program = by_processor_time("redis-server");
-    let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
-    let store = RedisStore::connect(&redis.url(), PATIENCE).unwrap();
-    assert!(store.connected(PATIENCE).await);
+    let (redis, store) = measured_store().await;
     let algorithms = Algorithm::EVERY.map(|algorithm| match algorithm {
         Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: 10_000 },
         other => other,

@@ -19,8 +19,9 @@ use tollgate_store::{LeaseCheck, Store, StoreError};
 pub const RENEWED_TOGETHER: usize = 64;
 /// Leases that are due so soon are renewed with one that is due. The shortest is due after a third of a second.
 const DUE_TOGETHER: Duration = Duration::from_millis(50);
-/// Clocks of a replica and of its store go apart by less than one part in this many; and what is told takes less than this beside.
+/// Within some time, the clocks of a replica and of its store go apart by less than one part in this many of it.
 const CLOCKS_DIFFER_DIVISOR: u32 = 1_000;
+/// By so much a lease may seem longer than it is, beside.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(1);
 /// Shortest time until a renewal that failed is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -390,7 +391,8 @@ impl<T> Lease<T> {
     /// taken it over since.
     fn was_taken(&self, expires_in_us: u64) -> bool {
         let left = self.ends_at.saturating_duration_since(self.asked_at);
-        let longest = left + CLOCKS_DIFFER + left / CLOCKS_DIFFER_DIVISOR;
+        let since = Duration::from_micros(self.ttl_us).saturating_sub(left);
+        let longest = left + CLOCKS_DIFFER + since / CLOCKS_DIFFER_DIVISOR;
         self.is_new && self.expires_us.is_none() && Duration::from_micros(expires_in_us) > longest
     }
 
