@@ -49,8 +49,8 @@ for _ = 1, groups do
 --> hold_short
     end
     if not reply and not problem then
-      -- Holds that a request before this one has parsed are looked through and packed again: 24 bytes in a microsecond, as it takes to
-      -- parse them, too, which is counted where it is done. Else they are searched and copied.
+      -- Holds that a request before this one has parsed are looked through and packed again: 24 bytes in a microsecond. Else they are
+      -- searched and copied. To parse them, to end some and to move ids are counted where they are done.
       local is_parsed, stored = group and group.notes.holds, group and group.notes.value or values[next_notes]
       local expected = LONG_WORK + #(stored or '') / (is_parsed and 24 or 400)
       if work > 0 and work + expected > WORK_MAX then

@@ -24,7 +24,7 @@ local ENDS_WORK_MAX, END_WORK = 700, 8
 -- How many holds may end now: one at least, unless the script call has done too much already.
 local function ends_at_most(group, ask)
   local work = END_WORK + (ask.terms.releases and give_back_work(group, ask) or 0)
-  local left = ask.left or math.huge
+  local left = ask.left and ask.left - (group.notes.parse_work or 0) or math.huge
   return work <= left and max(floor(math.min(ENDS_WORK_MAX, left) / work), 1) or 0
 end
 
@@ -91,7 +91,7 @@ local function end_due(group, ask)
   for _, hold in ipairs(notes.holds) do
     kept[#kept + 1] = not ended[hold] and hold or nil
   end
-  notes.holds = kept
+  notes.holds, group.more_work = kept, group.more_work + #due * END_WORK
   count_holds(notes)
   for _, hold in ipairs(due) do
     remember(group, hold.id, hold.plan, EXPIRED, hold.cost, 0, hold.expires + hold.plan.remember)

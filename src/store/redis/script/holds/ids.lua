@@ -39,8 +39,8 @@ local function hashed(notes)
   return notes.ids + notes.gaps - notes.recent_count
 end
 
--- Maximum number of parts of the HASH at which one call looks for the first id, and the work of that, in microseconds.
-local PARTS_MAX, PART_WORK = 16, 20
+-- Maximum number of parts of the HASH at which one call looks for the first id. Work in microseconds: of that, and of moving an id there.
+local PARTS_MAX, PART_WORK, MOVE_WORK = 16, 20, 5
 
 -- The part of the HASH that the first number is in: the field of each id, false for one that has left a gap. Nil without a HASH, since it
 -- was lost; false where the call has looked at enough of them. Parts before it go.
