@@ -1,6 +1,6 @@
 //! Clocks that are set while the server runs. Decisions follow Redis's clock; a replica's clock has no effect.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tollgate::grpc::pb::{DecidedBy, Outcome};
 use tollgate::plan::Algorithm;
@@ -32,6 +32,12 @@ fn plan_of(algorithm: Algorithm) -> String {
     format!("{algorithm:?}").replace(|letter: char| !letter.is_alphanumeric(), "")
 }
 
+/// How long ago the last window began that is aligned to the clock.
+fn past_edge() -> Duration {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    Duration::from_secs(now.as_secs() % WINDOW.as_secs())
+}
+
 /// Asks until a request is denied. Returns how many were allowed, and the wait of the denial.
 async fn take_all(client: &mut Client, key: &str, plan: &str) -> (u64, Duration) {
     let mut granted = 0;
@@ -57,6 +63,8 @@ async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
     let redis = Redis::start_shifted(&shift);
     let server = Server::start(&plans(), &["--store", &redis.url()]);
     let mut client = server.client().await;
+    // The true time, for Redis: one at which a window that is aligned to the clock has just begun.
+    let true_ms = -i64::try_from(past_edge().as_millis()).unwrap();
     // An hour and a week are far longer than the window, so only the stored state can limit the effect of the step.
     for (set_ms, most) in [
         (0, QUOTA),
@@ -66,7 +74,7 @@ async fn fault_16_the_clock_of_redis_may_be_set_back_and_forward() {
         (604_800_000, QUOTA),
         (-1, 0),
     ] {
-        shift.by_ms(set_ms);
+        shift.by_ms(true_ms + set_ms);
         for algorithm in Algorithm::EVERY {
             let plan = plan_of(algorithm);
             let (granted, wait) = take_all(&mut client, "k", &plan).await;

@@ -248,9 +248,9 @@ async fn all_descriptors_are_charged_and_one_denial_denies_the_request() {
         path("/none"),
         login,
     ];
-    let scripts = redis.ran("evalsha");
+    redis.log_calls();
     let answer = ask(&mut client, all).await;
-    assert_eq!(redis.ran("evalsha") - scripts, 1, "one store call");
+    assert_eq!(redis.decision_calls(), 1, "one store call");
     assert_each_descriptor_is_told(&answer);
     let banned = ask(&mut client, vec![path("/banned")]).await;
     assert_eq!(

@@ -1,6 +1,7 @@
 //! Processes with a clock of a test's own, by libraries that are preloaded: a time of day that the test sets while they run
 //! (`shift.c`), and one that does not count when a busy machine lets others run (`processor_clock.c`).
 
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -19,8 +20,11 @@ impl Shift {
     }
 
     /// Sets the clock so many milliseconds ahead, or behind if negative.
+    ///
+    /// In one write over the number before. A file that is emptied first is read as no shift until it is written, however short.
     pub fn by_ms(&self, ms: i64) {
-        std::fs::write(self.file.path(), (ms * 1_000).to_ne_bytes()).unwrap();
+        let number = (ms * 1_000).to_ne_bytes();
+        self.file.as_file().write_all_at(&number, 0).unwrap();
     }
 
     /// The environment variables that a process needs.

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use super::netns::Island;
 use super::preload::Shift;
 
+/// Most commands that are logged.
+const LOGGED: &str = "10000";
+
 const MISSING: &str = "is needed by this test and not installed; tests/run installs it, or: apt-get install redis-server";
 
 pub struct Redis {
@@ -126,6 +129,27 @@ impl Redis {
                 .strip_prefix(":calls=")
         });
         calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+    }
+
+    /// Logs every command from now on, for [`Self::decision_calls`].
+    pub fn log_calls(&self) {
+        // Room for as many as a test may ask for, and for what servers ask for beside.
+        let settings = ["slowlog-log-slower-than", "0", "slowlog-max-len", LOGGED];
+        self.cli(&[&["CONFIG", "SET"], &settings[..]].concat());
+        self.cli(&["SLOWLOG", "RESET"]);
+    }
+
+    /// Script calls since [`Self::log_calls`] that decided, or were about holds. Other scripts are about tollgate's own names, which
+    /// begin with `{:`. Servers call these by time, so how many there are depends on how long a test takes.
+    pub fn decision_calls(&self) -> usize {
+        let log = self.cli(&["--no-raw", "SLOWLOG", "GET", LOGGED]);
+        let arguments = log.lines().filter_map(|line| line.split_once('"'));
+        let arguments: Vec<&str> = arguments.map(|(_, argument)| argument).collect();
+        // The command, the script's hash, how many names follow, and the first of them.
+        let calls = arguments
+            .windows(4)
+            .filter(|call| call[0].eq_ignore_ascii_case("evalsha\""));
+        calls.filter(|call| !call[3].starts_with("{:")).count()
     }
 
     /// Its processor time so far, by its own account, in microseconds.

@@ -189,13 +189,12 @@ async fn a_redis_in_1970_or_2200_or_that_steps_over_an_edge_and_back_grants_one_
 #[tokio::test]
 async fn a_wrong_clock_costs_a_replica_one_call_for_each_window() {
     let mut world = World::new(&plans(), &[30 * YEAR_MS]).await;
-    let calls = |world: &World| world.redis.ran("evalsha");
     world.ask(0, "warm", "Asia-Kolkata").await;
-    let before = calls(&world);
+    world.redis.log_calls();
     for number in 0..20 {
         world.ask(0, &format!("key {number}"), "UTC").await;
     }
-    let asked = calls(&world) - before;
+    let asked = world.redis.decision_calls();
     assert_eq!(asked, 21, "20 decisions, and one that told the time");
     let calendar = ListPlansRequest {};
     let answer = RateLimitServiceClient::list_plans(&mut world.clients[0], calendar).await;
