@@ -243,7 +243,7 @@ impl Outcome {
     ];
 
     /// The name used in metrics and texts.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",

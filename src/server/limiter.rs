@@ -39,7 +39,9 @@ use failure_policy::fail_open;
 use find::{CountedPlan, Found, FoundBy, note};
 pub use holds::{Extended, REQUEST_ID_BYTES_MAX, Recorded, RequestId, Reserved, SettledHold};
 pub use joint::JointRefusal;
-pub use metrics::{BOUNDS_NS, JOINT_OUTCOMES, LimiterCounter, Reloads, Timings, Totals};
+pub use metrics::{
+    BOUNDS_NS, CounterMetric, LimiterCounter, PlanCounter, Reloads, Timings, Totals,
+};
 use metrics::{BlockCounts, HoldCounts, WorkerPlans};
 pub use metrics::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, HoldStreamCount};
 pub use overrides::{

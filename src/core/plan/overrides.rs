@@ -34,7 +34,7 @@ impl OverrideSource {
     pub const ALL: [Self; 2] = [Self::Runtime, Self::File];
 
     /// Its name in metrics and answers.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Runtime => "runtime",
             Self::File => "file",

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use super::MetricSources;
 use super::exposition::{Exposition, MetricKind};
 use crate::grpc::AdminCalls;
-use crate::limiter::{BOUNDS_NS, JOINT_OUTCOMES, LimiterCounter, Reloads, Timings, Totals};
+use crate::limiter::{BOUNDS_NS, CounterMetric, LimiterCounter, Reloads, Timings, Totals};
 use crate::tls;
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_core::plan::{Plan, Rule, ZONE_DATABASE};
-use tollgate_store::{JointUndos, NodeHealth, StoreError, StoreRegistry};
+use tollgate_store::{JointUndos, NodeHealth, StoreRegistry};
 
 const NS_PER_SECOND: f64 = 1e9;
 
@@ -23,8 +23,7 @@ pub(super) fn write(sources: &MetricSources) -> String {
     let (totals, mut text) = (sources.limiter.totals(), Exposition::default());
     decisions(&mut text, &totals);
     plans::write(&mut text, &totals);
-    requests_outside_plans(&mut text, &totals);
-    joint_decisions(&mut text, &totals);
+    limiter_counters(&mut text, &totals);
     overrides::write(&mut text, &totals);
     decision_durations(&mut text, &totals);
     store(&mut text, &totals);
@@ -110,35 +109,17 @@ fn versions(text: &mut Exposition, totals: &Totals) {
     );
 }
 
-/// Writes counts of requests that are not decided by the plan that they name.
-fn requests_outside_plans(text: &mut Exposition, totals: &Totals) {
+/// Writes the counters of [`LimiterCounter`].
+fn limiter_counters(text: &mut Exposition, totals: &Totals) {
     for &counter in LimiterCounter::ALL {
-        let (name, help) = counter.metric();
-        text.single(name, MetricKind::Counter, help, totals.count(counter));
-    }
-    const UNMATCHED: &str = "tollgate_envoy_unmatched_total";
-    text.family(
-        UNMATCHED,
-        MetricKind::Counter,
-        "Descriptors of Envoy that no rule matches, by what they got.",
-    );
-    for (outcome, count) in [Outcome::Allowed, Outcome::Denied]
-        .iter()
-        .zip(totals.unmatched)
-    {
-        text.sample(UNMATCHED, &[("outcome", outcome.as_str())], count);
-    }
-}
-
-fn joint_decisions(text: &mut Exposition, totals: &Totals) {
-    const NAME: &str = "tollgate_joint_decisions_total";
-    text.family(
-        NAME,
-        MetricKind::Counter,
-        "Joint decisions by their outcome as a whole; their requests are in tollgate_decisions_total.",
-    );
-    for (outcome, count) in JOINT_OUTCOMES.iter().zip(totals.joint) {
-        text.sample(NAME, &[("outcome", outcome.as_str())], count);
+        let CounterMetric { name, help, label } = counter.metric();
+        text.family(name, MetricKind::Counter, help);
+        let (label, values) = label;
+        for (value, count) in values.iter().zip(totals.counts(counter)) {
+            let labels = [(*label, *value)];
+            let labels = if label.is_empty() { &[] } else { &labels[..] };
+            text.sample(name, labels, count);
+        }
     }
 }
 
@@ -261,15 +242,6 @@ fn store(text: &mut Exposition, totals: &Totals) {
         "Time that a call to Redis took, answered or not, including the wait behind other calls; a call is a decision or a batch.",
         &totals.store_durations,
     );
-    const ERRORS: &str = "tollgate_store_errors_total";
-    text.family(
-        ERRORS,
-        MetricKind::Counter,
-        "Requests that the store could not decide, by kind of failure.",
-    );
-    for (kind, count) in StoreError::KINDS.iter().zip(totals.store_errors) {
-        text.sample(ERRORS, &[("kind", kind)], count);
-    }
     text.single(
         "tollgate_inflight_requests",
         MetricKind::Gauge,

@@ -11,6 +11,7 @@ mod counters;
 mod histogram;
 mod holds;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,10 +29,24 @@ use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::plan::OverrideSource;
 use tollgate_store::StoreError;
 
-/// Makes [`LimiterCounter`] of one line for each: what it counts, its variant, and the name and help of its metric.
+/// The metric of a counter, which has a count for each value of its label.
+#[derive(Debug, Clone, Copy)]
+pub struct CounterMetric {
+    /// Its name.
+    pub name: &'static str,
+    /// What it counts, in one line.
+    pub help: &'static str,
+    /// Its label and the values; an empty label with one value where there is none.
+    pub label: (&'static str, &'static [&'static str]),
+}
+
+/// The label of a counter that has none: one count.
+const NO_LABEL: (&str, &[&str]) = ("", &[""]);
+
+/// Makes [`LimiterCounter`] of one line for each: what it counts, its variant, and the name, help and label of its metric.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident: $name:literal, $help:literal;)*) => {
-        /// What a limiter counts without a label. A line of `counters!` and one call of [`Metrics::count`] are all that it takes.
+    ($($(#[$doc:meta])* $variant:ident: $name:literal, $help:literal, $label:expr;)*) => {
+        /// What a limiter counts. A line of `counters!` and one call of [`Metrics::count`] are all that it takes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum LimiterCounter {
             $($(#[$doc])* $variant,)*
@@ -41,27 +56,83 @@ macro_rules! counters {
             /// Every counter, in the order of the metrics.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Name of the metric, and its help.
-            pub fn metric(self) -> (&'static str, &'static str) {
-                match self {
-                    $(Self::$variant => ($name, $help),)*
-                }
-            }
+            const METRICS: &[CounterMetric] = &[$(CounterMetric { name: $name, help: $help, label: $label },)*];
         }
     };
 }
 
 counters! {
     /// Requests answered without charging.
-    Peeks: "tollgate_peeks_total", "Requests answered without charging.";
+    Peeks: "tollgate_peeks_total", "Requests answered without charging.", NO_LABEL;
     /// Requests for a plan that is not in the config.
-    UnknownPlans: "tollgate_unknown_plans_total", "Requests that name a plan that is not in the config.";
+    UnknownPlans: "tollgate_unknown_plans_total", "Requests that name a plan that is not in the config.", NO_LABEL;
     /// Of these, requests that the default plan decided.
     ByDefaultPlan: "tollgate_default_plan_total",
-        "Requests that name a plan that is not in the config, decided by default_plan.";
+        "Requests that name a plan that is not in the config, decided by default_plan.", NO_LABEL;
     /// Requests whose caller's deadline passed before the store answered. They are neither decisions nor failures of the store.
     CallerDeadlines: "tollgate_caller_deadlines_total",
-        "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.";
+        "Requests whose caller's deadline, shorter than store.deadline, passed before the store answered.", NO_LABEL;
+    /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
+    Unmatched: "tollgate_envoy_unmatched_total", "Descriptors of Envoy that no rule matches, by what they got.",
+        ("outcome", &[Outcome::Allowed.as_str(), Outcome::Denied.as_str()]);
+    /// Joint decisions, by [`JOINT_OUTCOMES`].
+    Joint: "tollgate_joint_decisions_total",
+        "Joint decisions by their outcome as a whole; their requests are in tollgate_decisions_total.",
+        ("outcome", &[JOINT_OUTCOMES[0].as_str(), JOINT_OUTCOMES[1].as_str(), JOINT_OUTCOMES[2].as_str()]);
+    /// Decisions in which an override took part, by [`OverrideSource::ALL`].
+    Overridden: "tollgate_override_decisions_total", "Decisions in which an override took part, by who set it.",
+        ("source", &[OverrideSource::Runtime.as_str(), OverrideSource::File.as_str()]);
+    /// Requests that the store failed to decide, by [`StoreError::KINDS`].
+    StoreErrors: "tollgate_store_errors_total", "Requests that the store could not decide, by kind of failure.",
+        ("kind", &StoreError::KINDS);
+}
+
+impl LimiterCounter {
+    /// Its metric.
+    pub const fn metric(self) -> &'static CounterMetric {
+        &Self::METRICS[self as usize]
+    }
+
+    /// The places of its counts among those of all.
+    fn range(self) -> Range<usize> {
+        FIRST[self as usize]..FIRST[self as usize + 1]
+    }
+}
+
+/// Where the counts of each counter begin among those of all, and where the last ones end.
+const FIRST: [usize; LimiterCounter::ALL.len() + 1] = {
+    let mut first = [0; LimiterCounter::ALL.len() + 1];
+    let mut counter = 0;
+    while counter < LimiterCounter::ALL.len() {
+        let (_, values) = LimiterCounter::METRICS[counter].label;
+        first[counter + 1] = first[counter] + values.len();
+        counter += 1;
+    }
+    first
+};
+/// Counts of all counters.
+const COUNTS: usize = FIRST[LimiterCounter::ALL.len()];
+
+/// What is counted for each plan, beside its decisions. [`Metrics::decided`] calls [`PlanCounters::count`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanCounter {
+    /// Allowed requests that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].
+    NearLimit,
+}
+
+impl PlanCounter {
+    /// Every counter, in the order of the metrics.
+    pub const ALL: [Self; 1] = [Self::NearLimit];
+
+    /// Name of the metric, and its help.
+    pub fn metric(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NearLimit => (
+                "tollgate_near_limit_decisions_total",
+                "Allowed requests after which less than a fifth of some limit was left, by plan.",
+            ),
+        }
+    }
 }
 
 /// Counts of one limiter. Aligned to two cache lines, which processors fetch together, so that it shares no line with another
@@ -69,15 +140,10 @@ counters! {
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Metrics {
-    counters: [AtomicU64; LimiterCounter::ALL.len()],
-    /// Descriptors that no rule matches: those that passed, and those that did not.
-    unmatched: [AtomicU64; 2],
-    joint: [AtomicU64; JOINT_OUTCOMES.len()],
-    /// Decisions in which an override took part, by [`OverrideSource::ALL`].
-    by_override: [AtomicU64; OverrideSource::ALL.len()],
+    /// The counts of each counter; see [`FIRST`].
+    counters: [AtomicU64; COUNTS],
     durations: Histogram,
     store_durations: Histogram,
-    store_errors: [AtomicU64; StoreError::KINDS.len()],
     /// Requests that wait for the store now.
     waiting: AtomicU64,
 }
@@ -97,7 +163,7 @@ impl Metrics {
                 counters.record(decision.outcome, decision.decided_by);
                 let allowed = decision.outcome == Outcome::Allowed;
                 if allowed && decision.limits().iter().any(LimitStatus::is_near) {
-                    counters.record_near_limit();
+                    counters.count(PlanCounter::NearLimit);
                 }
                 if let Some(candidate_allowed) = decision.candidate_allowed {
                     counters.record_candidate(allowed, candidate_allowed);
@@ -111,30 +177,35 @@ impl Metrics {
 
     /// Counts so many requests.
     pub(super) fn count(&self, counter: LimiterCounter, requests: usize) {
-        add(&self.counters[counter as usize], requests as u64);
+        self.count_by(counter, 0, requests);
+    }
+
+    /// Counts so many requests under the value at this index of the counter's label.
+    fn count_by(&self, counter: LimiterCounter, value: usize, requests: usize) {
+        add(&self.counters[counter.range()][value], requests as u64);
     }
 
     /// Counts a descriptor that no rule matches.
     pub(super) fn count_unmatched(&self, allowed: bool) {
-        add(&self.unmatched[usize::from(!allowed)], 1);
+        self.count_by(LimiterCounter::Unmatched, usize::from(!allowed), 1);
     }
 
     /// Counts a joint decision.
     pub(super) fn count_joint(&self, outcome: Outcome) {
         let index = JOINT_OUTCOMES.iter().position(|other| *other == outcome);
         if let Some(index) = index {
-            add(&self.joint[index], 1);
+            self.count_by(LimiterCounter::Joint, index, 1);
         }
     }
 
     /// Counts a decision in which an override from this source took part.
     pub(super) fn count_override(&self, source: OverrideSource) {
-        add(&self.by_override[source as usize], 1);
+        self.count_by(LimiterCounter::Overridden, source as usize, 1);
     }
 
     /// Counts a request that the store failed to decide.
     pub(super) fn failed(&self, error: &StoreError) {
-        add(&self.store_errors[error.kind_index()], 1);
+        self.count_by(LimiterCounter::StoreErrors, error.kind_index(), 1);
     }
 
     /// Records the duration of a store call, answered or not.
@@ -183,13 +254,7 @@ pub struct Totals {
     decisions: CounterTotals,
     /// Reloads since the start.
     pub reloads: Reloads,
-    counters: [u64; LimiterCounter::ALL.len()],
-    /// Descriptors of Envoy that no rule matches: those that passed, and those that did not.
-    pub unmatched: [u64; 2],
-    /// Joint decisions, by [`JOINT_OUTCOMES`].
-    pub joint: [u64; JOINT_OUTCOMES.len()],
-    /// Decisions in which an override took part, by [`OverrideSource::ALL`].
-    pub by_override: [u64; OverrideSource::ALL.len()],
+    counters: [u64; COUNTS],
     /// The overrides now.
     pub overrides: OverrideFigures,
     /// How long each decision waited for a store that is not embedded. A decision in a batch counts the wait of the batch. A
@@ -197,8 +262,6 @@ pub struct Totals {
     pub durations: Timings,
     /// How long each call took to a store that is not embedded. A call asks for one decision or for a batch.
     pub store_durations: Timings,
-    /// Requests that the store failed to decide, by [`StoreError::KINDS`].
-    pub store_errors: [u64; StoreError::KINDS.len()],
     /// Requests that wait now for a store that is not embedded.
     pub waiting: u64,
     /// Entries in the deny caches, including expired ones that were not replaced yet.
@@ -217,14 +280,10 @@ impl Totals {
         Self {
             decisions,
             reloads,
-            counters: Default::default(),
-            unmatched: [0; 2],
-            joint: [0; JOINT_OUTCOMES.len()],
-            by_override: [0; OverrideSource::ALL.len()],
+            counters: [0; COUNTS],
             overrides: OverrideFigures::default(),
             durations: Timings::default(),
             store_durations: Timings::default(),
-            store_errors: Default::default(),
             waiting: 0,
             deny_cache_entries: 0,
             replicas: 1,
@@ -239,19 +298,11 @@ impl Totals {
         // By their names, so that the compiler finds a count that is not added.
         let Metrics {
             counters,
-            unmatched,
-            joint,
-            by_override,
             durations,
             store_durations,
-            store_errors,
             waiting,
         } = metrics;
-        let counts = self.store_errors.iter_mut().zip(store_errors);
-        let counts = counts.chain(self.unmatched.iter_mut().zip(unmatched));
-        let counts = counts.chain(self.joint.iter_mut().zip(joint));
-        let counts = counts.chain(self.by_override.iter_mut().zip(by_override));
-        let counts = counts.chain(self.counters.iter_mut().zip(counters));
+        let counts = self.counters.iter_mut().zip(counters);
         for (total, counter) in counts.chain([(&mut self.waiting, waiting)]) {
             *total += counter.load(Ordering::Relaxed);
         }
@@ -259,9 +310,14 @@ impl Totals {
         self.store_durations.add(store_durations);
     }
 
-    /// Requests counted so.
+    /// What this counter has counted, over all values of its label.
     pub fn count(&self, counter: LimiterCounter) -> u64 {
-        self.counters[counter as usize]
+        self.counts(counter).iter().sum()
+    }
+
+    /// The same for each value of its label.
+    pub fn counts(&self, counter: LimiterCounter) -> &[u64] {
+        &self.counters[counter.range()]
     }
 
     /// The plans that are enforced now.
@@ -275,9 +331,9 @@ impl Totals {
         self.decisions.count(plan, outcome, decided_by)
     }
 
-    /// Allowed requests of the plan at this index that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].
-    pub fn near_limit(&self, plan: usize) -> u64 {
-        self.decisions.near_limit(plan)
+    /// What this counter has counted of the plan at this index.
+    pub fn count_of_plan(&self, plan: usize, counter: PlanCounter) -> u64 {
+        self.decisions.count_of_plan(plan, counter)
     }
 
     /// What became of the holds of this plan.
@@ -309,7 +365,7 @@ impl Totals {
 }
 
 /// The outcomes that a joint decision may have as a whole.
-pub const JOINT_OUTCOMES: [Outcome; 3] = [Outcome::Allowed, Outcome::Denied, Outcome::NeverFits];
+const JOINT_OUTCOMES: [Outcome; 3] = [Outcome::Allowed, Outcome::Denied, Outcome::NeverFits];
 
 fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);

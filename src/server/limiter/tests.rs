@@ -229,7 +229,7 @@ async fn decided_by_silent(
         .decide_batch(vec![request(plan, 1), request("unlimited", 1)], caller)
         .await;
     let totals = limiter.totals();
-    let blamed: u64 = totals.store_errors.iter().sum();
+    let blamed: u64 = totals.count(LimiterCounter::StoreErrors);
     assert_eq!(
         (
             totals.count(LimiterCounter::CallerDeadlines) + blamed,
@@ -435,8 +435,8 @@ async fn totals_cover_all_limiters_including_dropped_ones() {
     assert_eq!(
         (
             totals.durations.count(),
-            totals.store_errors[unreachable],
-            totals.store_errors.iter().sum()
+            totals.counts(LimiterCounter::StoreErrors)[unreachable],
+            totals.count(LimiterCounter::StoreErrors)
         ),
         (4, 1, 1)
     );
@@ -491,7 +491,8 @@ async fn a_refused_request_is_not_counted_as_a_decision() {
         .await
         .unwrap();
     let totals = limiter.totals();
-    let overloaded = totals.store_errors[StoreError::Overloaded(1).kind_index()];
+    let overloaded =
+        totals.counts(LimiterCounter::StoreErrors)[StoreError::Overloaded(1).kind_index()];
     assert_eq!(
         (
             totals.durations.count(),

@@ -47,17 +47,4 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
         "Time since the store confirmed that version; +Inf before it did.",
         shown,
     );
-    decisions(text, totals);
-}
-
-fn decisions(text: &mut Exposition, totals: &Totals) {
-    const NAME: &str = "tollgate_override_decisions_total";
-    text.family(
-        NAME,
-        MetricKind::Counter,
-        "Decisions in which an override took part, by who set it.",
-    );
-    for (source, count) in OverrideSource::ALL.iter().zip(totals.by_override) {
-        text.sample(NAME, &[("source", source.as_str())], count);
-    }
 }

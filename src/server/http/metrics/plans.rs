@@ -2,7 +2,7 @@
 //! would do.
 
 use crate::http::exposition::{Exposition, MetricKind};
-use crate::limiter::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, Totals};
+use crate::limiter::{HOLD_EVENTS, HOLD_UNITS, HoldFigures, PlanCounter, Totals};
 use tollgate_core::decision::Outcome;
 use tollgate_core::plan::{Limit, Plan};
 
@@ -10,7 +10,7 @@ use tollgate_core::plan::{Limit, Plan};
 const LIMITS_MAX: usize = 1_000;
 
 pub(super) fn write(text: &mut Exposition, totals: &Totals) {
-    near_limit(text, totals);
+    counters(text, totals);
     candidates(text, totals);
     blocks(text, totals);
     holds(text, totals);
@@ -72,21 +72,16 @@ fn holds(text: &mut Exposition, totals: &Totals) {
     text.single("tollgate_stream_holds", MetricKind::Gauge, help, held);
 }
 
-fn near_limit(text: &mut Exposition, totals: &Totals) {
-    const NAME: &str = "tollgate_near_limit_decisions_total";
-    text.family(
-        NAME,
-        MetricKind::Counter,
-        "Allowed requests after which less than a fifth of some limit was left, by plan.",
-    );
-    for (plan_index, plan) in totals
-        .snapshot()
-        .plans()
-        .iter()
-        .enumerate()
-        .filter(|(_, plan)| !plan.limits().is_empty())
-    {
-        text.sample(NAME, &[("plan", &plan.name)], totals.near_limit(plan_index));
+/// Of plans that have limits.
+fn counters(text: &mut Exposition, totals: &Totals) {
+    for counter in PlanCounter::ALL {
+        let (name, help) = counter.metric();
+        text.family(name, MetricKind::Counter, help);
+        let plans = totals.snapshot().plans().iter().enumerate();
+        for (plan_index, plan) in plans.filter(|(_, plan)| !plan.limits().is_empty()) {
+            let count = totals.count_of_plan(plan_index, counter);
+            text.sample(name, &[("plan", &plan.name)], count);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::problems::{self, Facts, Problem};
 use super::samples::{PlanCounts, RecentActivity, Sample, Samples, percentile_us};
 use super::{KeyDisplay, StatusEndpoint};
 use crate::http::MetricSources;
-use crate::limiter::{OverrideFigures, Timings, Totals};
+use crate::limiter::{LimiterCounter, OverrideFigures, Timings, Totals};
 use tollgate_core::plan::{Limit, Plan, Rule};
 use tollgate_store::clock::{Clock, SystemClock, monotonic};
 use tollgate_store::{NodeHealth, StoreState};
@@ -235,7 +235,7 @@ fn store(
         "nodes": shown.collect::<Vec<_>>(),
         "others": all.len().saturating_sub(NODES_MAX),
         "waiting": totals.waiting,
-        "errors": totals.store_errors.iter().sum::<u64>(),
+        "errors": totals.count(LimiterCounter::StoreErrors),
         "recent_errors": recent.map(|recent| recent.store_errors),
     })
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use crate::limiter::{BOUNDS_NS, LimiterCounter, PlanSnapshot, Timings, Totals};
 use tollgate_core::decision::{DecidedBy, Outcome};
-use tollgate_store::StoreError;
 
 /// Maximum span of the figures of "the last seconds", as long as somebody looks. Long enough for a rate of a few calls,
 /// short enough to see a change.
@@ -89,8 +88,8 @@ pub(super) struct Sample {
     pub plans: Vec<PlanCounts>,
     pub durations: Timings,
     pub store_durations: Timings,
-    /// Requests that the store failed to decide, by [`StoreError::KINDS`].
-    pub store_errors: [u64; StoreError::KINDS.len()],
+    /// Requests that the store failed to decide.
+    pub store_errors: u64,
     /// Requests that name an unknown plan and got no decision.
     pub unknown_plans: u64,
 }
@@ -106,7 +105,7 @@ impl Sample {
             snapshot,
             durations: totals.durations.clone(),
             store_durations: totals.store_durations.clone(),
-            store_errors: totals.store_errors,
+            store_errors: totals.count(LimiterCounter::StoreErrors),
             unknown_plans: totals
                 .count(LimiterCounter::UnknownPlans)
                 .saturating_sub(totals.count(LimiterCounter::ByDefaultPlan)),
@@ -115,7 +114,6 @@ impl Sample {
 
     /// What was counted between `earlier`, a sample of the same plans, and this one.
     fn counted_since(&self, earlier: &Self) -> RecentActivity {
-        let errors = self.store_errors.iter().zip(earlier.store_errors);
         RecentActivity {
             span: self.at.saturating_duration_since(earlier.at),
             plans: self
@@ -126,7 +124,7 @@ impl Sample {
                 .collect(),
             durations: difference(&self.durations, &earlier.durations),
             store_durations: difference(&self.store_durations, &earlier.store_durations),
-            store_errors: errors.map(|(now, then)| now.saturating_sub(then)).sum(),
+            store_errors: self.store_errors.saturating_sub(earlier.store_errors),
             unknown_plans: self.unknown_plans.saturating_sub(earlier.unknown_plans),
         }
     }
@@ -228,7 +226,7 @@ mod tests {
             plans: vec![counts],
             durations,
             store_durations,
-            store_errors: Default::default(),
+            store_errors: 0,
             unknown_plans: 0,
         }
     }

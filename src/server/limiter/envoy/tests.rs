@@ -368,7 +368,7 @@ async fn a_descriptor_without_a_rule_gets_what_its_domain_says() {
         [allowed(9)],
         "another key"
     );
-    assert_eq!(limiter.totals().unmatched, [3, 1]);
+    assert_eq!(limiter.totals().counts(LimiterCounter::Unmatched), [3, 1]);
     let unknown = limiter
         .decide_descriptors("alow", vec![described("ten", "al", 1)], None)
         .await
@@ -409,7 +409,7 @@ async fn a_store_that_is_late_for_the_caller_is_replaced_by_policy_and_not_blame
     assert_eq!(
         (
             totals.count(LimiterCounter::CallerDeadlines),
-            totals.store_errors.iter().sum::<u64>()
+            totals.count(LimiterCounter::StoreErrors)
         ),
         (4, 0)
     );

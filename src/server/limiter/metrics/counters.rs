@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::PlanCounter;
 use crate::limiter::PlanSnapshot;
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_core::plan::{OverrideTable, Plan};
 
 /// Counters of decisions per plan.
 const DECISIONS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
-/// Index of the counter of allowed requests that left a key near its limit.
-const NEAR_LIMIT: usize = DECISIONS;
-/// Index of the first counter of a candidate; see [`candidate_index`].
-const CANDIDATE: usize = NEAR_LIMIT + 1;
+/// Index of the first counter of a candidate; see [`candidate_index`]. Those of [`PlanCounter`] stand before.
+const CANDIDATE: usize = DECISIONS + PlanCounter::ALL.len();
 /// Counters per plan; they take 280 bytes.
 const PER_PLAN: usize = CANDIDATE + 4;
 
@@ -58,9 +57,9 @@ impl PlanCounters<'_> {
         self.0[index(outcome, by)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an allowed request that left the key near a limit.
-    pub(super) fn record_near_limit(self) {
-        self.0[NEAR_LIMIT].fetch_add(1, Ordering::Relaxed);
+    /// Counts a request.
+    pub(super) fn count(self, counter: PlanCounter) {
+        self.0[DECISIONS + counter as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts what the plan and its candidate decided on one request.
@@ -169,8 +168,8 @@ impl CounterTotals {
             + self.of_others[counter]
     }
 
-    pub(super) fn near_limit(&self, plan: usize) -> u64 {
-        self.of_plans[plan * PER_PLAN + NEAR_LIMIT]
+    pub(super) fn count_of_plan(&self, plan: usize, counter: PlanCounter) -> u64 {
+        self.of_plans[plan * PER_PLAN + DECISIONS + counter as usize]
     }
 
     pub(super) fn candidate_count(
@@ -302,7 +301,7 @@ mod tests {
         };
         let before = WorkerPlans::new(with("b"), Arc::default());
         before.counters(0).record_candidate(true, false);
-        before.counters(0).record_near_limit();
+        before.counters(0).count(PlanCounter::NearLimit);
         let mut counter_totals = CounterTotals::new(before.snapshot.clone());
         counter_totals.add(&before);
         let kept = counter_totals.clone().moved_to(with("b"));
@@ -315,7 +314,10 @@ mod tests {
         );
         let other = kept.moved_to(with("c"));
         assert_eq!(
-            (other.candidate_count(0, true, false), other.near_limit(0)),
+            (
+                other.candidate_count(0, true, false),
+                other.count_of_plan(0, PlanCounter::NearLimit)
+            ),
             (0, 1)
         );
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::tests::{SETTINGS, broken, plan, request};
 use super::*;
-use crate::limiter::{AdminError, Descriptor, Limiter};
+use crate::limiter::{AdminError, Descriptor, Limiter, LimiterCounter};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
@@ -175,7 +175,7 @@ async fn usage_carries_over_and_the_answer_tells_what_decided() {
         (Outcome::Denied, Some(0), None, false)
     );
     let totals = one.common.totals();
-    assert_eq!(totals.by_override, [4, 0]);
+    assert_eq!(totals.counts(LimiterCounter::Overridden), [4, 0]);
     let free = totals.snapshot().plans().find("free").unwrap().0;
     let starter = totals.snapshot().plans().find("starter").unwrap().0;
     let by_store = |plan| totals.decisions(plan, Outcome::Allowed, DecidedBy::Store);

@@ -173,7 +173,7 @@ async fn a_store_that_refuses_calls_about_holds_is_counted_and_told() {
     let reserved = fixture.reserve("a").await.unwrap();
     assert_eq!(reserved.decision.decided_by, DecidedBy::FailClosed);
     let totals = fixture.limiter.totals();
-    assert_eq!(totals.store_errors.iter().sum::<u64>(), 2);
+    assert_eq!(totals.count(LimiterCounter::StoreErrors), 2);
     let now = fixture.clock.monotonic();
     let told = fixture.limiter.common.failures.refusals(now);
     assert_eq!(told.map(|told| told.error), Some(refused));
@@ -208,8 +208,8 @@ async fn a_batch_in_turn_asks_a_store_that_took_its_deadline_no_more() {
     let by = fixture.batch(1_000, None).await.unwrap();
     assert_eq!(by, [Some(DecidedBy::FailClosed); 1_000]);
     assert_eq!(fixture.calls.load(Ordering::SeqCst), 1);
-    let errors = fixture.limiter.totals().store_errors;
-    assert_eq!(errors.iter().sum::<u64>(), 1, "the others did not ask it");
+    let errors = fixture.limiter.totals().count(LimiterCounter::StoreErrors);
+    assert_eq!(errors, 1, "the others did not ask it");
 }
 
 /// One key's fault is not that of the others behind it.

@@ -79,9 +79,13 @@ async fn what_is_counted_locally_is_counted_for_all_or_none() {
     let peeked = limiter.decide_joint(peeks.collect(), None).await.unwrap().0;
     assert!(!peeked.allowed());
     let totals = limiter.totals();
-    assert_eq!(totals.joint, [1, 2, 0], "a peek decides nothing");
+    assert_eq!(
+        totals.counts(LimiterCounter::Joint),
+        [1, 2, 0],
+        "a peek decides nothing"
+    );
     // Each request of the four failed, of which `unreachable` is the second kind.
-    assert_eq!(totals.store_errors[1], 8);
+    assert_eq!(totals.counts(LimiterCounter::StoreErrors)[1], 8);
 }
 
 #[tokio::test]
@@ -234,7 +238,7 @@ async fn what_the_store_charged_stays_where_the_policies_let_the_rest_pass() {
         assert_ne!(by[2], DecidedBy::Store);
         assert_eq!(joint.decisions[0].key_status().remaining, Some(6));
         // Only the request that the store did not decide has failed.
-        assert_eq!(limiter.totals().store_errors[1], 1);
+        assert_eq!(limiter.totals().counts(LimiterCounter::StoreErrors)[1], 1);
     }
 }
 
