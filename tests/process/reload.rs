@@ -414,7 +414,10 @@ async fn a_reload_names_what_changed_beside_plans() {
     live.wait_for("success", 1.0);
     live.replace(&format!("{with_more}# The same.\n"));
     live.wait_for("success", 2.0);
-    let lines = live.lines_with("config reloaded");
+    // A reload is counted before its line has been read.
+    let lines = || live.lines_with("config reloaded");
+    until(|| lines().len() >= 2, || live.server.log());
+    let lines = lines();
     let also = "\"edited\":0,\"also_changed\":\"default_plan, overrides\"";
     assert!(lines[0].contains(also), "{lines:?}");
     assert!(!lines[1].contains("also_changed"), "{lines:?}");
