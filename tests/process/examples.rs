@@ -29,7 +29,8 @@ const CODE_LINES_MAX: usize = 80;
 const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
 /// Nothing listens there.
 const NOBODY: &str = "127.0.0.1:1";
-/// One client at a time: they compile, and their deadline of 50 ms should be met now and then.
+/// One client runs at a time: its deadline of 50 ms should be met now and then. They are installed beside one another, which
+/// mostly waits for registries.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn root() -> &'static Path {
@@ -360,11 +361,11 @@ fn assert_example_works(language: &str, command: &str, folder: &Path) {
 
 /// Installs, then runs each client of the folder.
 fn follow(language: &str, folder: &Path, tools: &[(&str, &str)]) {
-    let _turn = TURN
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
     assert_tools(tools);
-    installed(language, folder)
+    let commands = installed(language, folder);
+    let turn = TURN.lock();
+    let _turn = turn.unwrap_or_else(std::sync::PoisonError::into_inner);
+    commands
         .iter()
         .for_each(|command| assert_example_works(language, command, folder));
 }

@@ -74,11 +74,12 @@ fn assert_charges_for_what_was_used(command: &str, folder: &Path) {
 }
 
 fn follow(language: &str, tools: &[(&str, &str)]) {
-    let turn = TURN.lock();
-    let _turn = turn.unwrap_or_else(std::sync::PoisonError::into_inner);
     assert_tools(tools);
     let folder = clean_copy(language);
-    for command in installed(language, &folder) {
+    let commands = installed(language, &folder);
+    let turn = TURN.lock();
+    let _turn = turn.unwrap_or_else(std::sync::PoisonError::into_inner);
+    for command in commands {
         assert_charges_for_what_was_used(&command, &folder);
     }
 }
