@@ -33,11 +33,12 @@ const READS_WHOLE: &str = "has_rings = false\n";
 const WORDS: &str = include_str!("script/words.lua");
 /// Files of regions. Each file is valid Lua, so that editors and checkers can parse it. Lines outside of its regions serve only
 /// that purpose and are not part of the script.
-const PARTS: [&str; 25] = [
+const PARTS: [&str; 26] = [
     include_str!("script/short/group.lua"),
     include_str!("script/short/names.lua"),
     include_str!("script/short/logs.lua"),
     include_str!("script/short/requests.lua"),
+    include_str!("script/short/joint.lua"),
     include_str!("script/algorithm/fixed_window.lua"),
     include_str!("script/algorithm/gcra.lua"),
     include_str!("script/algorithm/sliding_counter.lua"),

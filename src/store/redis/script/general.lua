@@ -24,6 +24,8 @@ local needs_general, at, packed_end, places, tells_instant = not problem, nil, n
 local names_count, states_count, first_state
 -- By a name's number: its logs, and what the general way knows of it. By a plan's number: the fields of its limit.
 local first_logs, last_logs, names, single_limits
+-- If each name without a packed state has one log, and no other has any: a log's index among the keys, less its name's number.
+local logs_at
 -- The limit whose fields the variables of the present limit have.
 local present_limit
 -- By a request's place in its decision.

@@ -49,7 +49,7 @@
 -- there are two ways to decide:
 --   the short way    for charges and peeks by one plan, if the name's state has only that plan's records, in the order of its
 --                    limits. It is statements in loops (short/*.lua). It makes only the functions that a call needs.
---                    Joint decisions of such requests have a loop of their own (joint.lua).
+--                    Joint decisions of such requests have a loop of their own (short/joint.lua).
 --   the general way  for all other cases: refunds, several plans, records of other plans, logs beside records, and states ahead
 --                    of a clock that stepped back; blocks. It is functions (general.lua), made by a call that needs them.
 -- Each algorithm has its rule in a file of its own. The short way is statements (the region `decide`), and the general way functions
