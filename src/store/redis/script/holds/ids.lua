@@ -39,8 +39,8 @@ local function hashed(notes)
   return notes.ids + notes.gaps - notes.recent_count
 end
 
--- Maximum number of parts of the HASH at which one call looks for the first id. Work in microseconds: of that, and of moving an id there.
-local PARTS_MAX, PART_WORK, MOVE_WORK = 16, 20, 5
+-- Maximum number of parts of the HASH at which one call looks for the first id, and the work of that, in microseconds.
+local PARTS_MAX, PART_WORK = 16, 20
 
 -- The part of the HASH that the first number is in: the field of each id, false for one that has left a gap. Nil without a HASH, since it
 -- was lost; false where the call has looked at enough of them. Parts before it go.
@@ -182,6 +182,8 @@ end
 -- Sets move_recent, which is made where a call first needs it.
 if not move_recent then
 --> text_of
+  -- To move an id, in microseconds.
+  local MOVE_WORK = 5
   -- Of a HASH, what went there together as one part: from its front on, forgets the ids that nobody knows any more. Returns the numbers of
   -- the notes that this changes, and the fields of parts of which the notes count none any more. Without ids in the HASH, it was lost.
   local function forget_over(key, first, ids, gaps, stale, recent_count)
@@ -255,6 +257,7 @@ if not move_recent then
     local head_at, at, names, releases = find_recent(value)
     local _, expires = unpack(HEAD, value, head_at)
     local recent_count, ids, first, gaps, stale, max_ids = unpack(IDS, value, head_at + 6)
+    work = work + recent_count * MOVE_WORK
     local fields, part, moved, gone, recent_at = {}, {}, {}, nil, at
     first, ids, gaps, stale, gone = forget_over(ids_key, first, ids, gaps, stale, recent_count)
     local number = first + ids + gaps - recent_count

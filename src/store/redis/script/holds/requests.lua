@@ -225,7 +225,6 @@ local function call_of(group, ask)
   group.gone, group.more_work, group.front, group.parts_left = {}, 0, false, PARTS_MAX
   ask.begun, ask.limits = {}, ask.terms.limits
   if group.notes.recent_count >= RECENT_MAX and not group.is_peek and ask.call ~= FIGURES then
-    group.more_work = group.notes.recent_count * MOVE_WORK
 --> hold_move
     group.notes, group.ids = parse_notes(move_recent(group.notes.value, group.names[1], group.names[2])), {}
   end

@@ -239,7 +239,7 @@ if not moved then
   problem = type(result) == 'table' and result.err or tostring(result)
   break
 end
-values[next_notes], stored, work = result, result, work + LONG_WORK
+values[next_notes], stored = result, result
 --}
 until true
 
