@@ -543,6 +543,27 @@ async fn fault_98_garbage_under_the_names_of_holds_concerns_calls_with_ids_of_th
     assert!(store.decide_one(&charge, PATIENCE).await.unwrap().fits);
 }
 
+#[tokio::test]
+async fn fault_98_a_settle_without_counters_returns_nothing_and_another_type_refuses_it() {
+    for algorithm in [BUCKET, WINDOW] {
+        let (redis, clock) = (Redis::start(), FakeClock::new());
+        let (store, plan) = (store_on(&redis, &clock), plan(&[algorithm], None, 4));
+        for id in ["a", "b"] {
+            call(&store, &ask(&plan, "bad", (id, reserve(5, 5)))).await;
+        }
+        redis.cli(&["DEL", "{group:bad}"]);
+        let gone = settlement(call(&store, &ask(&plan, "bad", ("a", settle(0)))).await);
+        assert_eq!((gone.held, &gone.returned[..]), (5, &[0][..]));
+        redis.cli(&["SADD", "{group:bad}", "hello"]);
+        let ask = ask(&plan, "bad", ("b", settle(0)));
+        let refused = store.decide_hold(&ask, PATIENCE).await;
+        assert!(matches!(refused, Err(StoreError::Refused(_))));
+        redis.cli(&["DEL", "{group:bad}"]);
+        let again = settlement(call(&store, &ask).await);
+        assert_eq!(again.outcome, SettleOutcome::Settled);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_96_a_settle_while_redis_is_away_is_an_error_and_charges_what_was_used_once_data_is_lost()
  {

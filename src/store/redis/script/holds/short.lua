@@ -11,11 +11,10 @@ local DECIDED_ANEW, SETTLED_ONCE, STANDS = 'D' .. rep('\0', 15), 'S' .. rep('\0'
 local NO_NUMBERS = rep('\0', 10)
 local RESERVED_AS = { '<c16I7BI7c14', '<c16I7BI7I7c14', '<c16I7BI7I7I7c14' }
 local SETTLED_AS = { '<c17I7I7I7I7BI7c14', '<c17I7I7I7I7BI7I7c14', '<c17I7I7I7I7BI7I7I7c14' }
--- The plan that the variables of the present limit are of, and whether it is one for the short way. What its notes begin with, if nothing
--- was given back, and if something was to its bucket. How long ids are remembered, and by what part of that a key stays longer; the
--- longest lease; its max_ids and max_open; whether it is a bucket; a hold's format and bytes behind its id; the format of notes with a hold
--- more.
-local present, is_short, told, told_given, remembered, kept_unit, longest, own_ids, room, is_bucket, hold_as, hold_bytes, reserve_as
+-- The plan that the variables of the present limit are of, and whether it is one for the short way. What its notes begin with, up to how
+-- many buckets were given something back, and up to what its own was. How long ids are remembered, and by what part of that a key stays
+-- longer; the longest lease; its max_ids and max_open; whether it is a bucket; a hold's format and bytes behind its id.
+local present, is_short, told, told_given, remembered, kept_unit, longest, own_ids, room, is_bucket, hold_as, hold_bytes
 --}
 
 --{ hold_short
@@ -24,12 +23,12 @@ repeat
 --> hold_short_plan
   end
   local stored, value = values[next_notes], values[next_packed]
-  if not is_short or has_packed == 0 or asked ~= 0 and not (stored and value and asked >= 3) then
+  if not is_short or has_packed == 0 or asked ~= 0 and not (stored and asked >= 3) then
     break
   end
   -- What the notes tell; see notes.lua.
-  local given, id_bytes, expires, of_ids, open, first_end, last_end, body_at = 0, 0, 0, '', 0, 0, 0, 1
-  local recent_count, ids = 0, 0
+  local given, id_bytes, expires, open, first_end, last_end, body_at = 0, 0, 0, 0, 0, 0, 1
+  local recent_count, ids, max_ids, numbers_of = 0, 0, 0, nil
   if stored then
 --> hold_short_read
     if recent_count >= RECENT_MAX then
@@ -87,32 +86,27 @@ if is_short then
   local at = plan_at[plan] + 1
   local fingerprint = sub(request, at + 3, at + (byte(request, at + 3) >= 248 and 7 or 3))
   told = pack('<BB', VERSION, 1) .. sub(request, terms_start, terms_start + 29 + name_size)
-  told, told_given = told .. '\0', told .. pack('<BBc0', 1, #fingerprint, fingerprint)
+  told_given = told .. pack('<BBc0', 1, #fingerprint, fingerprint)
 --> limit
   is_short, is_bucket = kind ~= SLIDING_LOG, kind == TOKEN_BUCKET
-  hold_as, hold_bytes = is_bucket and 'I6I7I7I7' or 'I6I7I7', is_bucket and 27 or 20
-  reserve_as, hold_as = '<c0I6c0I2I7I7c0' .. hold_as, '<' .. hold_as
+  hold_as, hold_bytes = is_bucket and '<I6I7I7I7' or '<I6I7I7', is_bucket and 27 or 20
   kept_unit = max(floor(remembered / 8), 1000000)
 end
 --}
 
 repeat
 --{ hold_short_read
-if find(stored, told, 1, true) == 1 then
-  body_at = #told + 1
-elseif is_bucket and find(stored, told_given, 1, true) == 1 and #stored > #told_given + 7 then
-  given, body_at = unpack('<I7', stored, #told_given + 1)
-else
-  break
-end
-id_bytes = byte(stored, body_at) or 0
-if #stored < body_at + (id_bytes >= NO_IDS and 21 or 39) then
+local is_given = byte(stored, #told + 1) ~= 0
+local head = is_given and told_given or told
+local at = #head + (is_given and 8 or 2)
+id_bytes = byte(stored, at) or 0
+if is_given and not is_bucket or find(stored, head, 1, true) ~= 1 or #stored < at + (id_bytes >= NO_IDS and 21 or 39) then
   break
 elseif id_bytes >= NO_IDS then
-  expires, open, first_end, last_end, body_at = unpack('<I6I2I7I7', stored, body_at)
+  given, expires, open, first_end, last_end, body_at = unpack(is_given and '<I7I6I2I7I7' or '<BI6I2I7I7', stored, #head + 1)
 else
-  expires, of_ids, open, first_end, last_end, body_at = unpack('<I6c18I2I7I7', stored, body_at)
-  recent_count, ids = unpack('<I2I3', of_ids)
+  given, expires, recent_count, ids, numbers_of, max_ids, open, first_end, last_end, body_at =
+    unpack(is_given and '<I7I6I2I3c10I3I2I7I7' or '<BI6I2I3c10I3I2I7I7', stored, #head + 1)
 end
 id_bytes, expires = id_bytes % NO_IDS, (expires - id_bytes) / 256
 if open > 0 and (first_end <= now or last_end > now + longest) then
@@ -149,11 +143,7 @@ used = asked == 3 and number or held
 if plan > 0 or used > held then
   break
 end
-local numbers_of, max_ids = NO_NUMBERS, own_ids
-if of_ids ~= '' then
-  numbers_of, max_ids = unpack('<c10I3', of_ids, 6)
-  max_ids = max(max_ids, own_ids)
-end
+numbers_of, max_ids = numbers_of or NO_NUMBERS, max(max_ids, own_ids)
 if ids >= max_ids then
   -- The first one is forgotten.
   local first, gaps, stale = unpack('<I5I3I2', numbers_of)
@@ -162,14 +152,19 @@ if ids >= max_ids then
   end
   ids, numbers_of = ids - 1, pack('<I5I3I2', first + 1, 0, stale + 1)
 end
-of_ids = pack('<I2I3c10I3', recent_count + 1, ids + 1, numbers_of, max_ids)
 --}
 until true
 
 repeat
 --{ hold_short_settle
-units = held - used
-if units > 0 then
+units = value and held - used or 0
+if not value then
+  -- What was charged counts no more.
+--> check_type
+  if problem then
+    break
+  end
+elseif units > 0 then
   local debt, emission = numbers[1], step
   if not is_bucket then
     break
@@ -187,8 +182,9 @@ end
 local until_us = now + remembered
 expires = max(expires, ceil((until_us - until_us % kept_unit + kept_unit) / 1000000))
 -- Of an id that is SETTLED, which is 0, six bytes are what was used, and of the first plan six are what was held.
-notes = pack('<c0I6c18I2I7I7', given > 0 and told_given .. pack('<I7', given) or told, expires * 256 + id_bytes, of_ids, open - 1, first_end,
-  last_end) .. sub(stored, body_at, found - 1) .. sub(stored, found + size) .. pack('<c0I6I6I7', entry, held * 256, used, until_us)
+local notes_as = given > 0 and '<c0I7I6I2I3c10I3I2I7I7c0c0c0I6I6I7' or '<c0BI6I2I3c10I3I2I7I7c0c0c0I6I6I7'
+notes = pack(notes_as, given > 0 and told_given or told, given, expires * 256 + id_bytes, recent_count + 1, ids + 1, numbers_of, max_ids,
+  open - 1, first_end, last_end, sub(stored, body_at, found - 1), sub(stored, found + size), entry, held * 256, used, until_us)
 --}
 until true
 
@@ -200,11 +196,12 @@ end
 local ends = now + lease
 local until_us = ends + remembered
 expires = max(expires, ceil((until_us - until_us % kept_unit + kept_unit) / 1000000))
-id_bytes = ((open == 0 or id_bytes == id_size) and id_size or 0) + (of_ids == '' and NO_IDS or 0)
+id_bytes = ((open == 0 or id_bytes == id_size) and id_size or 0) + (numbers_of and 0 or NO_IDS)
 first_end, last_end = open > 0 and math.min(first_end, ends) or ends, open > 0 and max(last_end, ends) or ends
--- Of others than buckets the last number is left out.
-notes = pack(reserve_as, given > 0 and sub(stored, 1, #told_given + 7) or told, expires * 256 + id_bytes, of_ids, open + 1, first_end,
-  last_end, entry, cost * 256, now, ends, fresh_at + given) .. (stored and sub(stored, body_at) or '')
+local of_ids, rest = numbers_of and sub(stored, body_at - 34, body_at - 17) or '', stored and sub(stored, body_at) or ''
+local notes_as = given > 0 and '<c0I7I6c0I2I7I7c0I6I7I7I7c0' or is_bucket and '<c0BI6c0I2I7I7c0I6I7I7I7c0' or '<c0BI6c0I2I7I7c0I6I7I7c0'
+notes = pack(notes_as, given > 0 and told_given or told, given, expires * 256 + id_bytes, of_ids, open + 1, first_end, last_end, entry,
+  cost * 256, now, ends, is_bucket and fresh_at + given or rest, rest)
 fresh_at, before = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
 --}
 until true
