@@ -92,7 +92,8 @@ impl Call {
             group.is_some_and(|group| !self.groups[group].is_joint())
         };
         let is_any_mixed = groups.iter().any(is_mixed);
-        let has_room = self.work + request.work() <= WORK_MAX
+        let work = request.work();
+        let has_room = self.work + work <= WORK_MAX
             && self.requests + count <= REQUESTS_MAX
             && self.plans.len() + count <= PLANS_MAX
             && self.groups.len() + count <= JOINT_NAMES_MAX
@@ -102,7 +103,7 @@ impl Call {
         }
         let decision = self.joint_decisions;
         self.joint_decisions += 1;
-        self.work += request.work();
+        self.work += work;
         let others = std::mem::take(&mut request.others);
         let requests = std::iter::once(request).chain(others);
         for ((index, mut request), (group, hash)) in (0..).zip(requests).zip(groups) {

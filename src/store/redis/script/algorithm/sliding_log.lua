@@ -88,7 +88,7 @@ if problem_of then
   break
 elseif used > 0 then
   if gone > 0 then
-    reply = try('LTRIM', key, oldest_at, '-1')
+    reply = try('LTRIM', key, oldest_at == 2 and '2' or format('%d', oldest_at), '-1')
     if reply.ok then
       local header = pack('<I7I3', now, (start + gone) % TOTALS)
 --> put_header

@@ -157,11 +157,11 @@ repeat
   if fits and charges then
     local log_of = logs_of[index]
     if not log_of then
-      log_of = { key, head, newest, used, gone, oldest_at, start, stored, cost, limit }
+      log_of = { key, head, newest, gone, oldest_at, start, stored, cost, limit }
       logs_of[index] = log_of
     else
-      log_of[1], log_of[2], log_of[3], log_of[4], log_of[5] = key, head, newest, used, gone
-      log_of[6], log_of[7], log_of[8], log_of[9], log_of[10] = oldest_at, start, stored, cost, limit
+      log_of[1], log_of[2], log_of[3], log_of[4], log_of[5] = key, head, newest, gone, oldest_at
+      log_of[6], log_of[7], log_of[8], log_of[9] = start, stored, cost, limit
     end
     local charged_replies, after = limit[14], used + cost
     local reply = charged_replies[after]
@@ -232,10 +232,10 @@ end
 --{ joint_store_log
 -- Charges a name's log.
 local log_of = logs_of[index]
-local key, head, newest, used, gone = log_of[1], log_of[2], log_of[3], log_of[4], log_of[5]
-local oldest_at, start, stored, problem_of, frees_in, fresh_in, fits = log_of[6], log_of[7], log_of[8], nil, nil, nil, nil
-local limit = log_of[10]
-cost = log_of[9]
+local key, head, newest, gone, oldest_at = log_of[1], log_of[2], log_of[3], log_of[4], log_of[5]
+local start, stored, problem_of, frees_in, fresh_in, fits, limit = log_of[6], log_of[7], nil, nil, nil, nil, log_of[9]
+local used = stored - gone
+cost = log_of[8]
 if limit ~= present_limit then
   present_limit, prefix, window, quota, unit = limit, limit[3], limit[5], limit[6], limit[8]
 end
