@@ -195,6 +195,16 @@ if not move_recent then
       if not part then
         return first + ids + gaps - recent_count, recent_count, 0, 0, gone
       end
+      for _ = 1, stale do
+        at = at + 1 + (byte(part, at) or 0)
+      end
+      -- Mostly the front is known yet, and nothing is to be forgotten.
+      local front = at <= #part and call('HGET', key, 'i' .. unpack('<Bc0', part, at))
+      local front_number, _, front_until = unpack('<I6BI7', front or rep('\0', 14))
+      if front_number == number + stale and front_until > now then
+        break
+      end
+      at = 1
       while at <= #part do
         local id
         id, at = unpack('<Bc0', part, at)
@@ -258,36 +268,37 @@ if not move_recent then
     local _, expires = unpack(HEAD, value, head_at)
     local recent_count, ids, first, gaps, stale, max_ids = unpack(IDS, value, head_at + 6)
     work = work + recent_count * MOVE_WORK
-    local fields, part, moved, gone, recent_at = {}, {}, {}, nil, at
+    local fields, part, count, gone, recent_at = {}, {}, 0, nil, at
     first, ids, gaps, stale, gone = forget_over(ids_key, first, ids, gaps, stale, recent_count)
     local number = first + ids + gaps - recent_count
     local field = format('%d', number)
     for _ = 1, recent_count do
-      local size = byte(value, at)
-      local plan, cost, actual, kind, until_us = unpack('<BI5I5BI7', value, at + size + 1)
-      if until_us <= now and ids + gaps == recent_count and not fields[1] then
+      local id, plan, cost, actual, kind, until_us, next_at = unpack('<Bc0BI5I5BI7', value, at)
+      if until_us <= now and ids + gaps == recent_count and count == 0 then
         ids, recent_count = ids - 1, recent_count - 1
       else
-        local id_field = 'i' .. sub(value, at + 1, at + size)
-        moved[id_field] = true
-        fields[#fields + 1] = id_field
-        fields[#fields + 1] = pack('<I6BI7I6I6Bc0', number, kind, until_us, cost, actual, releases[plan], names[plan])
-        part[#part + 1], number = sub(value, at, at + size), number + 1
+        count = count + 1
+        fields[2 * count - 1] = 'i' .. id
+        fields[2 * count] = pack('<I6BI7I6I6Bc0', number, kind, until_us, cost, actual, releases[plan], names[plan])
+        part[count], number = sub(value, at, at + #id), number + 1
       end
-      at = at + 20 + size
+      at = next_at
     end
-    if fields[1] then
-      fields[#fields + 1], fields[#fields + 2] = field, table.concat(part)
+    if count > 0 then
+      fields[2 * count + 1], fields[2 * count + 2] = field, table.concat(part)
     end
     for place = 1, #fields, 1000 do
       call('HSET', ids_key, table_unpack(fields, place, math.min(place + 999, #fields)))
     end
-    if fields[1] then
+    if count > 0 then
       call('PEXPIREAT', ids_key, text_of(expires * 1000000))
     end
     value = sub(value, 1, head_at + 5) .. pack(IDS, 0, ids, first, gaps, stale, max_ids) .. sub(value, head_at + 24, recent_at - 1)
     call('SET', key, value, 'KEEPTTL')
-    local dropped = {}
+    local dropped, moved = {}, {}
+    for place = 1, gone[1] and 2 * count or 0, 2 do
+      moved[fields[place]] = true
+    end
     for _, gone_field in ipairs(gone) do
       -- An id that was forgotten and has ended anew is there again.
       dropped[#dropped + 1] = not moved[gone_field] and gone_field or nil
