@@ -225,9 +225,9 @@ async fn what_is_counted_at_the_end_is_what_was_used_though_a_third_of_the_answe
         .map(|_| RedisStore::connect(&redis.url(), PATIENCE.0).unwrap())
         .collect();
     let tokens = plan(&[WINDOW], None, 1_000);
-    let hour = Limit::new("hour", 100_000, Duration::from_secs(3_600), WINDOW).unwrap();
+    let minute = Limit::new("minute", 100_000, Duration::from_secs(60), WINDOW).unwrap();
     let tokens = Arc::new(Plan {
-        rule: Rule::limits([hour]),
+        rule: Rule::limits([minute]),
         ..(*tokens).clone()
     });
     let tasks: Vec<_> = (0..callers)
