@@ -195,7 +195,7 @@ if not move_recent then
       if not part then
         return first + ids + gaps - recent_count, recent_count, 0, 0, gone
       end
-      for _ = 1, stale do
+      for _ = 1, math.min(stale, #part) do
         at = at + 1 + (byte(part, at) or 0)
       end
       -- Mostly the front is known yet, and nothing is to be forgotten.
