@@ -493,7 +493,7 @@ const GARBAGE: [&[&str]; 7] = [
     &["RPUSH", "hello"],
     &["SADD", "hello"],
     &["ZADD", "1", "hello"],
-    &["HSET", "ia", "short"],
+    &["HSET", "\u{1}a", "short"],
 ];
 
 /// Records with ids, of which the first ones then are in the hash.

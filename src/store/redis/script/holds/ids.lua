@@ -1,22 +1,25 @@
 -- The ids of a key that are not open. Twin of src/core/algorithm/holds/ended.rs.
 -- They have numbers in the order in which they ended. The recent ones, which are the last, are in the notes: length of the id B, id, plan
--- B, cost or units held I5, units used I5, kind B, until when it is known I7. Those before them are in a HASH. Its fields: `i` and an id:
--- its number I6, kind B, until when it is known I7, cost or units held I6, units used I6, 1 if its plan gives units back or else 0 B, and
--- the plan's name. A number: the ids that were moved there together, of which the first one has that number, each as length B and id. An id
--- that ended once more has left a gap: its field is not there, or has another number. What has a number that the notes do not count is of no
--- use, and goes when next ids are moved. So a call settles a hold by one write, and the HASH is written once for many.
+-- B, cost or units held I5, units used I5, kind B, until when it is known I7. Those before them are in a HASH, in parts: what was moved there
+-- together. The field of a part is the number of its first id, in decimal digits. It has: where the ids begin I2, counted from 1; of each
+-- plan that they are of: plan B, 1 if it gives units back or else 0 B, length of its name B, name; then the ids, as the notes had them. The
+-- field of an id is its length B and itself, and has the field of its part. An id that ended once more has left a gap: its field is not
+-- there, or has another part. What has a number that the notes do not count is of no use, and goes when next ids are moved. So a call
+-- settles a hold by one write, and the HASH is written once for many, which are copied as they are.
 
 --{ hold_words
--- Kinds of ids: a hold that was settled, a use that was settled and never reserved, a hold whose lease ended, a ShouldAllow, a Record.
-local SETTLED, USED, EXPIRED, ALLOWED, RECORDED = 0, 1, 2, 3, 4
+-- Bytes of an id beside itself, and before the time until when it is known.
+local ID_BYTES, UNTIL_AT = 20, 13
 --}
 
 --{ hold_recent
--- A recent id, and where the next one begins.
-local function read_recent(notes, value, at)
+-- Kinds of ids: a hold that was settled, a use that was settled and never reserved, a hold whose lease ended, a ShouldAllow, a Record.
+local SETTLED, USED, EXPIRED, ALLOWED, RECORDED = 0, 1, 2, 3, 4
+-- An id of one of these plans as the notes and a part have it, and where the next one begins.
+local function read_id(plans, value, at)
   local id, plan = { number = false, releases = false, name = false, place = false }, nil
   id.id, plan, id.cost, id.actual, id.kind, id.until_us, at = unpack('<Bc0BI5I5BI7', value, at)
-  id.plan = notes.plans[plan + 1]
+  id.plan = plans[plan + 1]
   id.releases, id.name = id.plan.releases, id.plan.name
   return id, at
 end
@@ -27,13 +30,6 @@ end
 --}
 
 --{ hold_ids
-local function read_id(id, text)
-  local number, kind, until_us, cost, actual, releases, at = unpack('<I6BI7I6I6B', text)
-  return {
-    id = id, number = number, kind = kind, until_us = until_us, cost = cost, actual = actual, releases = releases == 1, name = sub(text, at),
-  }
-end
-
 -- How many numbers the HASH has: ids and gaps.
 local function hashed(notes)
   return notes.ids + notes.gaps - notes.recent_count
@@ -47,7 +43,7 @@ local PARTS_MAX, PART_WORK = 16, 20
 local function front_part(group)
   local notes = group.notes
   while not group.front or notes.stale >= #group.front do
-    local first, fields, at = notes.first - notes.stale, {}, 1
+    local first, fields, at = notes.first - notes.stale, {}, nil
     if group.front then
       for _, field in ipairs(group.front) do
         if field then
@@ -61,21 +57,62 @@ local function front_part(group)
       return false
     end
     group.parts_left, group.more_work = group.parts_left - 1, group.more_work + PART_WORK
-    local text = call('HGET', group.names[2], format('%d', first))
-    while text and at <= #text do
-      local id
-      id, at = unpack('<Bc0', text, at)
-      fields[#fields + 1] = 'i' .. id
-    end
-    if not fields[1] then
+    local field = format('%d', first)
+    local part = call('HGET', group.names[2], field)
+    if not part then
       return nil
     end
-    for place, id in ipairs(call('HMGET', group.names[2], table_unpack(fields))) do
-      fields[place] = id and unpack('<I6', id) == first + place - 1 and fields[place]
+    at = unpack('<I2', part)
+    while at <= #part do
+      local size = byte(part, at)
+      fields[#fields + 1], at = sub(part, at, at + size), at + size + ID_BYTES
+    end
+    for place, of in ipairs(call('HMGET', group.names[2], table_unpack(fields))) do
+      fields[place] = of == field and fields[place]
     end
     group.front = fields
   end
   return group.front
+end
+
+-- The plans of the ids of a part, and where the first id begins.
+local function read_part(part)
+  local plans, at, ids_at = {}, 3, unpack('<I2', part)
+  while at < ids_at do
+    local plan, releases, name
+    plan, releases, name, at = unpack('<BBBc0', part, at)
+    plans[plan + 1] = { releases = releases == 1, name = name }
+  end
+  return plans, ids_at
+end
+
+-- Bytes of a part that are searched in a microsecond.
+local BYTES_SEARCHED_PER_US = 200
+
+-- What the HASH has of an id that the notes count; else false.
+local function hashed_id(group, id)
+  local notes, name = group.notes, pack('<Bc0', #id, id)
+  local field = hashed(notes) > 0 and not group.gone[name] and call('HGET', group.names[2], name)
+  local number = field and (tonumber(field) or error('tollgate: ids that cannot be read', 0))
+  local part = field and call('HGET', group.names[2], field)
+  if not part then
+    return false
+  end
+  group.more_work = group.more_work + #part / BYTES_SEARCHED_PER_US
+  local plans, at = read_part(part)
+  local found_at = string.find(part, name, at, true)
+  -- What is found may be a part of another id.
+  while found_at and at < found_at do
+    at, number = at + byte(part, at) + ID_BYTES, number + 1
+    found_at = at > found_at and string.find(part, name, at, true) or found_at
+  end
+  local place = found_at == at and number - notes.first
+  if not place or place < 0 or place >= hashed(notes) then
+    return false
+  end
+  local found = read_id(plans, part, at)
+  found.number = number
+  return found
 end
 
 -- What is kept of an id that is not open, whether it is known yet or not.
@@ -88,13 +125,7 @@ local function id_of(group, id)
     holds_of(notes)
     found = notes.recent_by_id[id]
   end
-  if not found and hashed(notes) > 0 then
-    local text = call('HGET', group.names[2], 'i' .. id)
-    found = text and not group.gone['i' .. id] and read_id(id, text)
-    local place = found and found.number - notes.first
-    found = found and place >= 0 and place < hashed(notes) and found
-  end
-  group.ids[id] = found or false
+  group.ids[id] = found or hashed_id(group, id)
   return group.ids[id]
 end
 
@@ -108,7 +139,7 @@ local function drop_id(group, id)
   local notes = group.notes
   notes.ids, group.ids[id.id] = notes.ids - 1, false
   if id.number then
-    notes.gaps, group.gone['i' .. id.id] = notes.gaps + 1, true
+    notes.gaps, group.gone[pack('<Bc0', #id.id, id.id)] = notes.gaps + 1, true
     return
   end
   drop_recent(notes, id)
@@ -183,41 +214,38 @@ end
 if not move_recent then
 --> text_of
   -- To move an id, in microseconds.
-  local MOVE_WORK = 5
+  local MOVE_WORK = 3
   -- Of a HASH, what went there together as one part: from its front on, forgets the ids that nobody knows any more. Returns the numbers of
   -- the notes that this changes, and the fields of parts of which the notes count none any more. Without ids in the HASH, it was lost.
   local function forget_over(key, first, ids, gaps, stale, recent_count)
     local gone = {}
     -- More are forgotten than are moved.
     for _ = 1, 4 do
-      local at, number, fields, field = 1, first - stale, {}, format('%d', first - stale)
+      local field, fields, untils = format('%d', first - stale), {}, {}
       local part = ids + gaps + stale > recent_count and call('HGET', key, field)
       if not part then
         return first + ids + gaps - recent_count, recent_count, 0, 0, gone
       end
+      local ids_at = unpack('<I2', part)
+      local at = ids_at
       for _ = 1, math.min(stale, #part) do
-        at = at + 1 + (byte(part, at) or 0)
+        at = at + (byte(part, at) or 0) + ID_BYTES
       end
       -- Mostly the front is known yet, and nothing is to be forgotten.
-      local front = at <= #part and call('HGET', key, 'i' .. unpack('<Bc0', part, at))
-      local front_number, _, front_until = unpack('<I6BI7', front or rep('\0', 14))
-      if front_number == number + stale and front_until > now then
+      local size = byte(part, at)
+      if size and unpack('<I7', part, at + size + UNTIL_AT) > now and call('HGET', key, sub(part, at, at + size)) == field then
         break
       end
-      at = 1
+      at = ids_at
       while at <= #part do
-        local id
-        id, at = unpack('<Bc0', part, at)
-        fields[#fields + 1] = 'i' .. id
+        size = byte(part, at)
+        fields[#fields + 1], untils[#untils + 1] = sub(part, at, at + size), unpack('<I7', part, at + size + UNTIL_AT)
+        at = at + size + ID_BYTES
       end
       local is_known = false
-      for place, text in ipairs(call('HMGET', key, table_unpack(fields))) do
-        local numbered, until_us = 0, 0
-        if text then
-          numbered, _, until_us = unpack('<I6BI7', text)
-        end
-        local is_own = numbered == number + place - 1
-        is_known = is_known or place > stale and is_own and until_us > now
+      for place, of in ipairs(call('HMGET', key, table_unpack(fields))) do
+        local is_own = of == field
+        is_known = is_known or place > stale and is_own and untils[place] > now
         if place > stale and not is_known then
           local is_gap = not is_own and gaps > 0
           first, stale, ids, gaps = first + 1, stale + 1, ids - (is_gap and 0 or 1), gaps - (is_gap and 1 or 0)
@@ -235,13 +263,12 @@ if not move_recent then
     return first, ids, gaps, stale, gone
   end
 
-  -- Where the recent ids begin in notes, and of each plan, from 0, its name and whether its holds release.
+  -- Where the recent ids begin in notes, and of each plan, from 0, what a part has of it.
   local function find_recent(value)
-    local plans, at, names, releases, sizes = byte(value, 2), 3, {}, {}, {}
+    local plans, at, told, sizes = byte(value, 2), 3, {}, {}
     for index = 0, plans - 1 do
-      local flags, buckets, _
-      names[index], _, flags, buckets, at = unpack('<Bc0c8BB', value, at)
-      at, releases[index] = at + 19, flags % 2
+      local name, _, flags, buckets, next_at = unpack('<Bc0c8BB', value, at)
+      at, told[index] = next_at + 19, pack('<BBBc0', index, flags % 2, #name, name)
       sizes[index] = 21 + 7 * buckets * (1 + flags % 2)
     end
     local given, open = byte(value, at), 0
@@ -258,45 +285,41 @@ if not move_recent then
       local size = byte(value, at)
       at = at + size + sizes[byte(value, at + size + 1) % OLDER]
     end
-    return head_at, at, names, releases
+    return head_at, at, told
   end
 
   -- Moves the recent ids of notes to the HASH, and returns the notes without them. The HASH is told first: what it has more than the notes
   -- count is of no use, so nothing is to be undone if Redis refuses to write them. What is forgotten goes last.
   move_recent = function(value, key, ids_key)
-    local head_at, at, names, releases = find_recent(value)
+    local head_at, recent_at, plans = find_recent(value)
     local _, expires = unpack(HEAD, value, head_at)
     local recent_count, ids, first, gaps, stale, max_ids = unpack(IDS, value, head_at + 6)
     work = work + recent_count * MOVE_WORK
-    local fields, part, count, gone, recent_at = {}, {}, 0, nil, at
+    local at, fields, told, gone = recent_at, {}, '', nil
     first, ids, gaps, stale, gone = forget_over(ids_key, first, ids, gaps, stale, recent_count)
-    local number = first + ids + gaps - recent_count
-    local field = format('%d', number)
-    for _ = 1, recent_count do
-      local id, plan, cost, actual, kind, until_us, next_at = unpack('<Bc0BI5I5BI7', value, at)
-      if until_us <= now and ids + gaps == recent_count and count == 0 then
-        ids, recent_count = ids - 1, recent_count - 1
-      else
-        count = count + 1
-        fields[2 * count - 1] = 'i' .. id
-        fields[2 * count] = pack('<I6BI7I6I6Bc0', number, kind, until_us, cost, actual, releases[plan], names[plan])
-        part[count], number = sub(value, at, at + #id), number + 1
+    local field = format('%d', first + ids + gaps - recent_count)
+    -- Those that nobody knows any more are forgotten, if they are the first ones.
+    while recent_count > 0 and ids + gaps == recent_count and unpack('<I7', value, at + byte(value, at) + UNTIL_AT) <= now do
+      at, ids, recent_count = at + byte(value, at) + ID_BYTES, ids - 1, recent_count - 1
+    end
+    local from = at
+    for place = 1, 2 * recent_count, 2 do
+      local size = byte(value, at)
+      local plan = byte(value, at + size + 1)
+      fields[place], at = sub(value, at, at + size), at + size + ID_BYTES
+      fields[place + 1], told, plans[plan] = field, told .. plans[plan], ''
+    end
+    if recent_count > 0 then
+      fields[#fields + 1], fields[#fields + 2] = field, pack('<I2', #told + 3) .. told .. sub(value, from)
+      for place = 1, #fields, 1000 do
+        call('HSET', ids_key, table_unpack(fields, place, math.min(place + 999, #fields)))
       end
-      at = next_at
-    end
-    if count > 0 then
-      fields[2 * count + 1], fields[2 * count + 2] = field, table.concat(part)
-    end
-    for place = 1, #fields, 1000 do
-      call('HSET', ids_key, table_unpack(fields, place, math.min(place + 999, #fields)))
-    end
-    if count > 0 then
       call('PEXPIREAT', ids_key, text_of(expires * 1000000))
     end
     value = sub(value, 1, head_at + 5) .. pack(IDS, 0, ids, first, gaps, stale, max_ids) .. sub(value, head_at + 24, recent_at - 1)
     call('SET', key, value, 'KEEPTTL')
     local dropped, moved = {}, {}
-    for place = 1, gone[1] and 2 * count or 0, 2 do
+    for place = 1, gone[1] and #fields or 0, 2 do
       moved[fields[place]] = true
     end
     for _, gone_field in ipairs(gone) do

@@ -131,7 +131,7 @@ local function holds_of(notes)
   end
   for index = 1, notes.recent_count do
     local id
-    id, at = read_recent(notes, body, at)
+    id, at = read_id(notes.plans, body, at)
     recent[index], notes.recent_by_id[id.id], id.place = id, id, index
   end
   if at ~= #body + 1 then

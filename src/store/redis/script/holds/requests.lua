@@ -109,6 +109,20 @@ end
 -- Maximum number of ids that are counted one by one, and of leases that are told.
 local COUNTED_MAX, TOLD_MAX = 1000, 5
 
+-- How many ids of a part are known yet. `parts_of` has all fields of the HASH.
+local function known_in(notes, parts_of, field)
+  local part, number, known = parts_of[field], tonumber(field), 0
+  local plans, at = read_part(part)
+  while at <= #part do
+    local id, is_counted
+    id, at = read_id(plans, part, at)
+    is_counted = number >= notes.first and number < notes.first + hashed(notes) and id.until_us > now
+    known = known + (is_counted and parts_of[pack('<Bc0', #id.id, id.id)] == field and 1 or 0)
+    number = number + 1
+  end
+  return known
+end
+
 local function figures(group)
   local notes = group.notes
   local open, units, first, known = 0, 0, nil, 0
@@ -126,11 +140,13 @@ local function figures(group)
   if hashed(notes) > COUNTED_MAX then
     known = known + hashed(notes) - notes.gaps
   elseif hashed(notes) > 0 then
-    local fields = call('HGETALL', group.names[2])
+    local fields, parts_of = call('HGETALL', group.names[2]), {}
     for place = 1, #fields, 2 do
-      local id = byte(fields[place]) == 105 and read_id('', fields[place + 1])
-      local number = id and id.until_us > now and id.number - notes.first
-      known = known + (number and number >= 0 and number < hashed(notes) and 1 or 0)
+      parts_of[fields[place]] = fields[place + 1]
+    end
+    for field in pairs(parts_of) do
+      -- Digits are greater than the length of an id that is as short.
+      known = known + (byte(field) >= 48 and #field <= 16 and known_in(notes, parts_of, field) or 0)
     end
     group.more_work = #fields / 2
   end

@@ -1,7 +1,8 @@
 -- The short way of a reserve and of a settle: as statements, by the text of the algorithms that request.lua describes. It is for a plan of
 -- one limit without blocks that is not a log, without slots, and whose holds do not release; for a key that has holds of this very plan
 -- alone, none of which has expired; and for an id that is new, or whose hold is open. It leaves `reply` nil for all that it does not decide,
--- and has written nothing then. What costs most is each string and each field of one, so the notes are packed by one format.
+-- and has written nothing then. What costs most is each string and each field of one, so the numbers of the notes are packed by one format.
+-- What is long is put before and behind them by `..`, since pack copies byte by byte.
 
 do
 --{ hold_short_words
@@ -39,7 +40,7 @@ repeat
   local expired = expires
   local found, size, held, used, full, fits, record, fresh_at, before, notes
   if asked == 0 then
-    if stored and find(stored, entry, body_at, true) or open >= room or ids > recent_count and try('HGET', keys[next_log], 'i' .. sub(entry, 2)) then
+    if stored and find(stored, entry, body_at, true) or open >= room or ids > recent_count and try('HGET', keys[next_log], entry) then
       break
     end
   else
@@ -182,9 +183,10 @@ end
 local until_us = now + remembered
 expires = max(expires, ceil((until_us - until_us % kept_unit + kept_unit) / 1000000))
 -- Of an id that is SETTLED, which is 0, six bytes are what was used, and of the first plan six are what was held.
-local notes_as = given > 0 and '<c0I7I6I2I3c10I3I2I7I7c0c0c0I6I6I7' or '<c0BI6I2I3c10I3I2I7I7c0c0c0I6I6I7'
-notes = pack(notes_as, given > 0 and told_given or told, given, expires * 256 + id_bytes, recent_count + 1, ids + 1, numbers_of, max_ids,
-  open - 1, first_end, last_end, sub(stored, body_at, found - 1), sub(stored, found + size), entry, held * 256, used, until_us)
+local head_as = given > 0 and '<I7I6I2I3c10I3I2I7I7' or '<BI6I2I3c10I3I2I7I7'
+notes = (given > 0 and told_given or told)
+  .. pack(head_as, given, expires * 256 + id_bytes, recent_count + 1, ids + 1, numbers_of, max_ids, open - 1, first_end, last_end)
+  .. sub(stored, body_at, found - 1) .. sub(stored, found + size) .. pack('<c0I6I6I7', entry, held * 256, used, until_us)
 --}
 until true
 
@@ -199,9 +201,10 @@ expires = max(expires, ceil((until_us - until_us % kept_unit + kept_unit) / 1000
 id_bytes = ((open == 0 or id_bytes == id_size) and id_size or 0) + (numbers_of and 0 or NO_IDS)
 first_end, last_end = open > 0 and math.min(first_end, ends) or ends, open > 0 and max(last_end, ends) or ends
 local of_ids, rest = numbers_of and sub(stored, body_at - 34, body_at - 17) or '', stored and sub(stored, body_at) or ''
-local notes_as = given > 0 and '<c0I7I6c0I2I7I7c0I6I7I7I7c0' or is_bucket and '<c0BI6c0I2I7I7c0I6I7I7I7c0' or '<c0BI6c0I2I7I7c0I6I7I7c0'
-notes = pack(notes_as, given > 0 and told_given or told, given, expires * 256 + id_bytes, of_ids, open + 1, first_end, last_end, entry,
-  cost * 256, now, ends, is_bucket and fresh_at + given or rest, rest)
+local notes_as = given > 0 and '<I7I6c0I2I7I7c0I6I7I7I7' or is_bucket and '<BI6c0I2I7I7c0I6I7I7I7' or '<BI6c0I2I7I7c0I6I7I7'
+notes = (given > 0 and told_given or told)
+  .. pack(notes_as, given, expires * 256 + id_bytes, of_ids, open + 1, first_end, last_end, entry, cost * 256, now, ends, fresh_at + given)
+  .. rest
 fresh_at, before = fresh_at - fresh_at % unit + unit, before and before - before % unit + unit
 --}
 until true
