@@ -274,7 +274,7 @@ fn searching(name: usize) -> ScriptRequest {
 async fn searches_of_logs_in_flight_take_a_part_of_the_deadline_however_many_calls_there_could_be()
 {
     // The default deadline, and one that leaves time for as many calls as there may be.
-    for (deadline_ms, calls) in [(10, 1), (25, 2), (200, CALLS_MAX)] {
+    for (deadline_ms, calls) in [(10, 1), (25, 3), (200, CALLS_MAX)] {
         let (silent, batcher) = Silent::start_with(1, Duration::from_millis(deadline_ms));
         let count = SCRIPT_NAMES_MAX * (CALLS_MAX + 1);
         let answered = batcher

@@ -25,7 +25,7 @@ for index = 0, terms_count - 1 do
   terms_at[index], at = at, at + 36 + byte(request, at)
 end
 local next_notes, call_of, group_of, read_terms, move_recent = packed - groups + 1, nil, nil, nil, nil
-local work, WORK_MAX, LONG_WORK = 0, 2000, 60
+local work, WORK_MAX, LONG_WORK = 0, 1250, 60
 next_log = packed + 1
 if next_notes < 1 or at > #request + 1 then
   return { err = MALFORMED }

@@ -9,7 +9,8 @@ use super::*;
 use crate::clock::monotonic;
 use crate::redis::SCRIPT_NAMES_MAX;
 use crate::redis::batcher::call::{
-    PLANS_MAX, REQUESTS_MAX, SEARCH_STEP_WORK, SEARCH_STEPS_MIN, ScriptRequest, WORK_MAX,
+    LIMIT_WORK, PLANS_MAX, REQUESTS_MAX, SEARCH_STEP_WORK, SEARCH_STEPS_MIN, ScriptRequest,
+    WORK_MAX,
 };
 use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, Plan, Rule, Zone};
 
@@ -252,7 +253,8 @@ fn a_call_is_full_before_a_count_has_no_byte() {
         anchor: Anchor::Clock,
     };
     let other_plans: Vec<_> = (0..300).map(|_| plan_of(fixed, 1_000)).collect();
-    assert_eq!(filled(&other_plans, |_| 0), PLANS_MAX);
+    assert_eq!(filled(&other_plans, |_| 0), WORK_MAX / LIMIT_WORK);
+    const { assert!(WORK_MAX / LIMIT_WORK <= PLANS_MAX) };
     let other_logs: Vec<_> = (0..300)
         .map(|index| plan_of(Algorithm::SlidingLog, 1_000 + index))
         .collect();
@@ -265,7 +267,7 @@ fn a_call_is_full_before_a_count_has_no_byte() {
         "equal requests share one search"
     );
     let same_plan = vec![plan_of(fixed, 1_000); 300];
-    assert_eq!(filled(&same_plan, |_| 0), REQUESTS_MAX);
+    assert_eq!(filled(&same_plan, |_| 0), WORK_MAX / LIMIT_WORK);
     assert_eq!(filled(&same_plan, |index| index), SCRIPT_NAMES_MAX);
 }
 

@@ -274,6 +274,6 @@ fn a_search_counts_for_the_halvings_of_the_greatest_quota() {
     let joint = |purpose| request(1_000, &[]).jointly(purpose).work();
     assert_eq!(
         (joint(Purpose::Whole), joint(Purpose::Undo([0].into()))),
-        (work(1_000) / 2, work(1_000))
+        (work(1_000) / 3, work(1_000))
     );
 }
