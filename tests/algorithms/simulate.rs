@@ -454,16 +454,19 @@ fn packed_logs_decide_as_brute_force() {
 
 #[test]
 fn memory_is_bounded_and_a_log_that_needs_more_is_refused() {
+    const MANY: u64 = 100_000;
     let limit = Limit::new("limit", 100_000, Duration::from_secs(1_000), LOG).unwrap();
     let variants = [vec![(plan(vec![limit]), RequestSpacing::AsStamped)]];
-    let mut replay = Replay::new(&variants, 1_000, 4 << 20);
-    let result = (0..2_000_000).try_for_each(|index| {
+    let mut replay = Replay::new(&variants, MANY as usize, 4 << 20);
+    // Each request unpacks its log, so many short logs fill the memory in less time than a few long ones. Gaps and costs take
+    // several bytes. All twenty requests of a key fit, so nothing takes memory but logs.
+    let result = (0..20 * MANY).try_for_each(|index| {
         replay.record(
             &Event {
-                hash: index % 100,
-                at_us: START_US + index,
+                hash: index % MANY,
+                at_us: START_US + 449 * index,
                 even_us: 0,
-                cost: 1,
+                cost: 5_000,
                 plan: 0,
             },
             b"key",

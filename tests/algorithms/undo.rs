@@ -17,7 +17,7 @@ use crate::support::redis::Redis;
 
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 /// Steps of each history, unless `TOLLGATE_UNDO_STEPS` says otherwise.
-const STEPS: u64 = 8_000;
+const STEPS: u64 = 4_000;
 const KEYS: u64 = 3;
 /// Charges that may still be undone. Older ones are forgotten.
 const CHARGES_MAX: usize = 12;

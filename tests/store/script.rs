@@ -19,12 +19,12 @@ const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 /// More plans than a byte can count.
 const PLANS: u64 = 300;
 
-async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64) {
+async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64, batches: u64) {
     let (redis, clock) = (Redis::start(), FakeClock::new());
     let shared = store_on(&redis, &clock);
     let serial = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let mut random = Random(plans.len() as u64 + keys);
-    for batch in 0..20 {
+    for batch in 0..batches {
         clock.advance(random.below(3_000_000));
         let one = |_| {
             let (plan, key) = (
@@ -81,7 +81,7 @@ async fn more_plans_of_one_key_than_a_byte_counts_are_decided_as_one_after_anoth
     };
     let plans: Vec<_> = (0..PLANS).map(|index| plan(vec![of(index)])).collect();
     for keys in [1, 3, 100] {
-        decides_as_serially(&plans, keys).await;
+        decides_as_serially(&plans, keys, 20).await;
     }
 }
 
@@ -100,7 +100,7 @@ async fn more_logs_of_one_key_than_a_byte_counts_are_decided_as_one_after_anothe
         })
         .collect();
     for keys in [1, 40] {
-        decides_as_serially(&plans, keys).await;
+        decides_as_serially(&plans, keys, 10).await;
     }
 }
 

@@ -42,7 +42,8 @@ impl Redis {
         )
     }
 
-    /// Starts it with a clock that the test sets.
+    /// Starts it with a clock that the test sets. Its allocator's thread waits until a time of day, so behind the real time it would
+    /// never sleep.
     pub fn start_shifted(shift: &Shift) -> Self {
         let variables = shift
             .environment()
@@ -50,7 +51,7 @@ impl Redis {
         Self::start_by(
             "127.0.0.1",
             &["env", &variables[0], &variables[1], "redis-server"],
-            &[],
+            &["--jemalloc-bg-thread", "no"],
         )
     }
 

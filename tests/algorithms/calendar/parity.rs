@@ -299,12 +299,16 @@ async fn units_between_two_edges_are_counted_as_by_hand_in_both_stores() {
         ] {
             let plan = plan(vec![by_calendar(3, unit, name)]);
             let edges = edges_of(days, unit);
-            // Of days, those whose length is unusual, and those around them.
-            let length = |day: usize| edges[day + 1] - edges[day];
+            // Of days and weeks, those whose length is unusual, those around them, and some others. All months.
+            let (usual_us, one_in) = match unit {
+                CalendarUnit::Day => (DAY_US, 60),
+                CalendarUnit::Week { .. } => (7 * DAY_US, 6),
+                CalendarUnit::Month { .. } => (0, 1),
+            };
+            let length = |window: usize| edges[window + 1] - edges[window];
             let mut is_chosen = |edge: &usize| {
-                unit != CalendarUnit::Day
-                    || (edge - 2..edge + 2).any(|day| length(day) != DAY_US)
-                    || random.below(60) == 0
+                (edge - 2..edge + 2).any(|window| length(window) != usual_us)
+                    || random.below(one_in) == 0
             };
             let chosen: Vec<usize> = (4..edges.len() - 4).filter(&mut is_chosen).collect();
             let mut count = Count {
