@@ -4,7 +4,9 @@
 --{ hold_bucket_units
 -- Of so many units, those that are in what the charge owes yet, and in what the bucket owes at all. `full` is when the bucket would have been
 -- full after the charge, and later by what had been given back to it until then.
-units = math.min(units, floor(max(math.min(full - given - now, debt), 0) / emission))
+local owed = full - given - now
+owed = owed < debt and owed or debt
+units = owed <= 0 and 0 or owed < units * emission and floor(owed / emission) or units
 --}
 
 --{ hold_give_back

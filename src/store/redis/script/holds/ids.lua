@@ -305,9 +305,12 @@ if not move_recent then
     local from = at
     for place = 1, 2 * recent_count, 2 do
       local size = byte(value, at)
-      local plan = byte(value, at + size + 1)
-      fields[place], at = sub(value, at, at + size), at + size + ID_BYTES
-      fields[place + 1], told, plans[plan] = field, told .. plans[plan], ''
+      if plans[0] ~= '' or plans[1] then
+        local plan = byte(value, at + size + 1)
+        told, plans[plan] = told .. plans[plan], ''
+      end
+      fields[place] = sub(value, at, at + size)
+      fields[place + 1], at = field, at + size + ID_BYTES
     end
     if recent_count > 0 then
       fields[#fields + 1], fields[#fields + 2] = field, pack('<I2', #told + 3) .. told .. sub(value, from)

@@ -97,10 +97,14 @@ end
 
 repeat
 --{ hold_short_read
-local is_given = byte(stored, #told + 1) ~= 0
-local head = is_given and told_given or told
-local at = #head + (is_given and 8 or 2)
-id_bytes = byte(stored, at) or 0
+local is_given, head, at = nil, told, #told + 2
+is_given, id_bytes = byte(stored, at - 1, at)
+is_given = is_given ~= 0
+if is_given then
+  head, at = told_given, #told_given + 8
+  id_bytes = byte(stored, at)
+end
+id_bytes = id_bytes or 0
 if is_given and not is_bucket or find(stored, head, 1, true) ~= 1 or #stored < at + (id_bytes >= NO_IDS and 21 or 39) then
   break
 elseif id_bytes >= NO_IDS then
@@ -181,7 +185,10 @@ elseif units > 0 then
   end
 end
 local until_us = now + remembered
-expires = max(expires, ceil((until_us - until_us % kept_unit + kept_unit) / 1000000))
+local goes = until_us - until_us % kept_unit + kept_unit
+if goes > expires * 1000000 then
+  expires = ceil(goes / 1000000)
+end
 -- Of an id that is SETTLED, which is 0, six bytes are what was used, and of the first plan six are what was held.
 local head_as = given > 0 and '<I7I6I2I3c10I3I2I7I7' or '<BI6I2I3c10I3I2I7I7'
 notes = (given > 0 and told_given or told)
@@ -197,9 +204,12 @@ if rings and #record ~= from - 1 then
 end
 local ends = now + lease
 local until_us = ends + remembered
-expires = max(expires, ceil((until_us - until_us % kept_unit + kept_unit) / 1000000))
+local goes = until_us - until_us % kept_unit + kept_unit
+if goes > expires * 1000000 then
+  expires = ceil(goes / 1000000)
+end
 id_bytes = ((open == 0 or id_bytes == id_size) and id_size or 0) + (numbers_of and 0 or NO_IDS)
-first_end, last_end = open > 0 and math.min(first_end, ends) or ends, open > 0 and max(last_end, ends) or ends
+first_end, last_end = open > 0 and first_end < ends and first_end or ends, open > 0 and last_end > ends and last_end or ends
 local of_ids, rest = numbers_of and sub(stored, body_at - 34, body_at - 17) or '', stored and sub(stored, body_at) or ''
 local notes_as = given > 0 and '<I7I6c0I2I7I7c0I6I7I7I7' or is_bucket and '<BI6c0I2I7I7c0I6I7I7I7' or '<BI6c0I2I7I7c0I6I7I7'
 notes = (given > 0 and told_given or told)
