@@ -30,8 +30,8 @@ pub(in crate::redis) const REQUESTS_MAX: usize = 256;
 /// Maximum number of plans in one call. Their number is one byte in the packed call.
 pub(in crate::redis) const PLANS_MAX: usize = 255;
 /// Maximum work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. A full
-/// call takes 1.0 to 1.8 times as long, up to 2.2 ms: so none takes 5 ms, also where the machine stands still for one or two. It also
-/// bounds the logs of a name, whose number is one byte in the packed call.
+/// call takes 1.0 to 1.8 times as long, so up to 2.2 ms, where nothing else takes the processor meanwhile. It also bounds the logs of a
+/// name, whose number is one byte in the packed call.
 pub(in crate::redis) const WORK_MAX: usize = 1_250;
 /// Work of searching a log, for each time that the greatest quota of its plans may be halved. A search reads as many elements at worst
 /// and three more, a decision may need two, and a charge trims what is gone.
