@@ -27,6 +27,7 @@ const WAIT: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const DECISIONS: usize = 3_000;
 const AT_ONCE: usize = 50;
 const QUOTA: u64 = 100;
+const COST_MAX: u64 = 2;
 /// Nothing comes back while a test runs.
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
@@ -55,10 +56,19 @@ struct Load {
 struct Found {
     /// Units of the decisions that were allowed, by subject.
     allowed: HashMap<Subject, u64>,
-    /// Units of those that the store could not decide.
-    unknown: HashMap<Subject, u64>,
     decided: [usize; 2],
+    /// Decisions that the store could not make.
     failed: usize,
+    /// Units of those that got no answer in time: nobody knows whether a part of them was charged.
+    unanswered: u64,
+}
+
+impl Found {
+    fn allow(&mut self, units: impl IntoIterator<Item = (Subject, u64)>) {
+        for (subject, units) in units {
+            *self.allowed.entry(subject).or_default() += units;
+        }
+    }
 }
 
 impl Load {
@@ -114,7 +124,7 @@ impl Load {
             while subjects.len() < 3 {
                 let plan = random.below(self.plans.len() as u64) as usize;
                 let number = random.below(self.subjects as u64) as usize;
-                subjects.push(((plan, number), 1 + random.below(2)));
+                subjects.push(((plan, number), 1 + random.below(COST_MAX)));
             }
             let checks = subjects
                 .iter()
@@ -124,22 +134,20 @@ impl Load {
                 let place = random.below(4) as usize;
                 checks.insert(place, self.gate(random.below(8)));
             }
-            let units = match store.decide_joint(&checks, StoreDeadline(deadline)).await {
+            match store.decide_joint(&checks, StoreDeadline(deadline)).await {
                 Ok(verdicts) => {
                     let passes = all_fit(&checks, &verdicts);
                     found.decided[usize::from(passes)] += 1;
-                    if !passes {
-                        continue;
+                    if passes {
+                        found.allow(subjects);
                     }
-                    &mut found.allowed
                 }
-                Err(_) => {
+                Err(failure) => {
                     found.failed += 1;
-                    &mut found.unknown
+                    if let StoreError::Deadline(_) = failure.error {
+                        found.unanswered += subjects.iter().map(|(_, cost)| cost).sum::<u64>();
+                    }
                 }
-            };
-            for (subject, cost) in subjects {
-                *units.entry(subject).or_default() += cost;
             }
         }
         found
@@ -153,31 +161,28 @@ impl Load {
         let mut all = Found::default();
         for task in tasks.collect::<Vec<_>>() {
             let found = task.await.unwrap();
-            for (sum, part) in [
-                (&mut all.allowed, found.allowed),
-                (&mut all.unknown, found.unknown),
-            ] {
-                part.into_iter()
-                    .for_each(|(subject, units)| *sum.entry(subject).or_default() += units);
-            }
+            all.allow(found.allowed);
             all.decided = std::array::from_fn(|index| all.decided[index] + found.decided[index]);
             all.failed += found.failed;
+            all.unanswered += found.unanswered;
         }
         println!(
-            "{} decisions denied, {} allowed, {} failed",
-            all.decided[0], all.decided[1], all.failed
+            "{} decisions denied, {} allowed, {} failed; {} units got no answer",
+            all.decided[0], all.decided[1], all.failed, all.unanswered
         );
         all
     }
 
-    /// Asserts that each subject that `counts` has used what was allowed, and no more than its quota.
+    /// Asserts that each subject that `counts` has used what was allowed, and no more than its quota. All together may have used
+    /// `may_stay` units more.
     async fn assert_exact(
         &self,
         store: &RedisStore,
         found: &Found,
+        may_stay: u64,
         counts: impl Fn(&Check) -> bool,
     ) {
-        let mut looked_at = 0;
+        let (mut looked_at, mut left) = (0, 0);
         for plan in 0..self.plans.len() {
             for number in 0..self.subjects {
                 let check = self.check((plan, number), 1);
@@ -186,13 +191,12 @@ impl Load {
                 }
                 let expected = found.allowed.get(&(plan, number)).copied().unwrap_or(0);
                 let used = used_by(store, &check).await;
-                assert_eq!(
-                    used,
-                    expected,
-                    "of {QUOTA}, {:?}",
+                left += used.saturating_sub(expected);
+                assert!(
+                    (expected..=QUOTA).contains(&used) && left <= may_stay,
+                    "{used} for {expected}, {left} of {may_stay} left, {:?}",
                     self.plans[plan].limits()
                 );
-                assert!(used <= QUOTA);
                 looked_at += 1;
             }
         }
@@ -200,6 +204,7 @@ impl Load {
             looked_at > self.subjects,
             "{looked_at} subjects tell nothing"
         );
+        println!("{left} units are left over, and {may_stay} may be");
     }
 }
 
@@ -244,7 +249,7 @@ async fn over_all_slots_no_unit_is_too_many_and_none_is_left_over() {
         denied > load.decisions / 3 && allowed > load.decisions / 3,
         "one-sided"
     );
-    load.assert_exact(&stores[0], &found, |_| true).await;
+    load.assert_exact(&stores[0], &found, 0, |_| true).await;
     for store in &stores {
         let JointUndos { done, unknown } = store.joint_undos();
         assert!(
@@ -289,7 +294,7 @@ async fn fault_93_slots_that_move_meanwhile_lose_no_decision_and_no_unit() {
     let moves = mover.join().unwrap();
     println!("{moves} moves, {} TRYAGAIN", cluster.errors("TRYAGAIN"));
     assert_eq!(found.failed, 0);
-    load.assert_exact(&stores[0], &found, |_| true).await;
+    load.assert_exact(&stores[0], &found, 0, |_| true).await;
 }
 
 /// Begins to move the slot of the customer `acme`, and moves this name. Returns the slot, and from where to where.
@@ -378,7 +383,10 @@ async fn fault_91_a_node_that_dies_meanwhile_leaves_the_others_exact() {
     let lives = |check: &Check| cluster.nodes[cluster.owner(of_name(check))].port != lost;
     // What failed midway is undone behind its caller's back.
     tokio::time::sleep(3 * deadline).await;
-    load.assert_exact(&stores[1], &found, lives).await;
+    // On a busy machine, nodes that live are late too.
+    let unknown: u64 = stores.iter().map(|store| store.joint_undos().unknown).sum();
+    let may_stay = found.unanswered + COST_MAX * unknown;
+    load.assert_exact(&stores[1], &found, may_stay, lives).await;
 }
 
 /// Callers that go away before they have an answer. On a fast machine few do.
