@@ -106,6 +106,9 @@ end
 -- added to the last byte where the request began it.
 local function reply_of(fits, states, readings)
   local runs = false
+  if not states.have_blocks then
+    return (fits and '1' or '0') .. readings
+  end
   for _, state in ipairs(states) do
     runs = runs or state.left and state.left > 0
   end

@@ -2,11 +2,10 @@
 -- request.lua describes the two ways, and the words used here: group, fingerprint, record, stamp.
 
 --{ general
--- Sets `decide_group` to the function that decides the present group, `decide_joint` to the one that decides requests together,
--- `limits_of` to the one that returns a plan's limits, `undo_charges` to the one that undoes charges, and `undo_joint` to the
--- one that gives back what this call has charged.
+-- Sets `decide_group` to the function that decides the present group, `limits_of` to the one that returns a plan's limits, and
+-- `joint_functions` to the one that makes what joint decisions need.
 if not decide_group then
-  decide_group, decide_joint, limits_of, undo_charges, undo_joint = (function()
+  decide_group, limits_of, joint_functions = (function()
 --> general_functions
   end)()
 end
@@ -87,6 +86,8 @@ refusal = 'E' .. pack('<I2', #refusal) .. refusal
 
 --{ limits
 local plans = {}
+-- Formats of numbers by their bytes: to make one of a number would cost Lua as much as thirty look-ups.
+local HEADS = { '<I1', '<I2', '<I3', '<I4', '<I5', '<I6' }
 
 -- Parses the limits of a plan from the request, once in a call.
 local function limits_of(plan)
@@ -112,13 +113,13 @@ local function limits_of(plan)
     if kind == TOKEN_BUCKET then
       fingerprint = sub(prefix, 1, byte(prefix) >= 248 and 5 or 1)
       last = math.min(#prefix, 6)
-      bucket = '<I' .. last .. 'I7'
+      bucket = HEADS[last] .. 'I7'
     elseif kind == FIXED_WINDOW_BY_CLOCK and precision > 0 then
       calendar = { unpack('<I7I7I7', request, at) }
       last, at = #prefix, calendar[4]
     end
     limits[index] = {
-      prefix = sub(prefix, 1, #prefix - last), head = unpack('<I' .. last, prefix, #prefix - last + 1), bucket = bucket,
+      prefix = sub(prefix, 1, #prefix - last), head = unpack(HEADS[last], prefix, #prefix - last + 1), bucket = bucket,
       bucket_end = last + 6, calendar = calendar,
       kind = kind, fingerprint = fingerprint, window = window, unit = unit_of(window), quota = quota, burst = burst,
       precision = precision,
@@ -198,6 +199,7 @@ local function evaluate_all(limits, records, logs, charges, cost, begun)
     all_fit = fits and all_fit
   end
   if limits.has_blocks then
+    states.have_blocks = true
     all_fit = with_blocks(states, records, all_fit, begun)
   end
   return states, all_fit
@@ -223,7 +225,7 @@ local function with_rings(records, ring_at)
   for index, record in ipairs(records) do
     local fingerprint, text = record.fingerprint, record.text
     local kind = byte(fingerprint) % 8
-    local spread = rule_of_record(fingerprint).spread
+    local spread = record.rule.spread
     if spread then
       local precision = kind == SLIDING_WINDOW_OF_PRECISION and byte(fingerprint, 2) or 64
       local front, ring, length = spread(sub(text, #fingerprint + 1), ring_at + rings_end, record.window, precision)
@@ -248,7 +250,8 @@ local function join(records, charged)
   local kept, last, ring_at = {}, 0, 1
   for _, record in ipairs(records) do
     local fingerprint = record.fingerprint
-    local rule = rule_of_record(fingerprint)
+    record.rule = record.rule or rule_of_record(fingerprint)
+    local rule = record.rule
     record.window = record.window or window_of(fingerprint)
     local fresh_at = record.text and rule.fresh_at(record.text, #fingerprint + 1, record.window)
     if fresh_at and (fresh_at > now or not charged) then
@@ -442,6 +445,8 @@ end
 
 --{ general_functions
 --> general_parts
+return decide_group, limits_of, function()
 --> joint_functions
-return decide_group, decide_joint, limits_of, undo_charges, undo_joint
+  return decide_joint, undo_charges, undo_joint
+end
 --}

@@ -159,6 +159,10 @@ end
 do
 --{ joint_general
 -- Decides one joint decision the general way, or undoes what the short way had written of it when Redis refused the rest.
+if not decide_joint then
+  -- What decides requests together, what undoes charges of an earlier call, and what undoes those of this call.
+  decide_joint, undo_charges, undo_joint = joint_functions()
+end
 local parts, refused = {}, false
 present_limit = nil
 if logs > 0 then

@@ -45,10 +45,10 @@ local function parse_records(value)
       size = size + 4
     end
     local fingerprint = sub(value, position, position + size - 1)
-    local rule = rule_of_record(fingerprint)
+    local rule = is_block and block_rule or rule_of(head % 8)
     local next_position = position + size + rule.size(value, position + size)
     local text = rule.gather and fingerprint .. rule.gather(value, position + size) or sub(value, position, next_position - 1)
-    local record = { fingerprint = fingerprint, text = text, window = false }
+    local record = { fingerprint = fingerprint, text = text, window = false, rule = rule }
     records[#records + 1] = record
     records[fingerprint] = record
     position = next_position

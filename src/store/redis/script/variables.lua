@@ -32,7 +32,7 @@ local log_expires, log_expires_text
 -- Formats of records by how many bytes a count takes, made when they are needed.
 local fixed, dated, counter
 -- Functions that are made when they are needed; see the regions of these names.
-local write, read_element, pack_element, log, decide_group, decide_joint, limits_of, undo_charges, undo_joint
+local write, read_element, pack_element, log, decide_group, limits_of, joint_functions, decide_joint, undo_charges, undo_joint
 -- Whether the state has rings in Redis, its length if it is known, and whether runs may be merged there, as names.lua lets them.
 local rings, length, may_merge
 -- For the regions `decide`, which both ways share: whether the general way runs them, and whether a clock that stepped back

@@ -7,18 +7,20 @@ repeat
 --{ decide
 if kind == FIXED_WINDOW_BY_CLOCK or kind == FIXED_WINDOW_BY_FIRST_REQUEST then
   fixed = fixed or { '<BI6I2', '<BI6I3', '<BI6I4', '<BI6I5', '<BI6I6' }
-  -- `stamp_end` is the offset of a stamp's last byte from the record's first. `lasts` is the length of the window that began then.
-  local formats, stamp_end, lasts, start, count = fixed, 7, window, nil, 0
+  -- `stamp_end` is the offset of a stamp's last byte from the record's first.
+  local formats, stamp_end, start, count = fixed, 7, nil, 0
   if calendar then
     dated = dated or { '<I5I6I2', '<I5I6I3', '<I5I6I4', '<I5I6I5', '<I5I6I6' }
     formats, stamp_end, start = dated, 11, calendar[1]
   else
     start = kind == FIXED_WINDOW_BY_FIRST_REQUEST and now or now - now % window
   end
+  fresh_at = start + window
   if value then
     local top = byte(value, from + stamp_end) or 0
     local width = (top - top % 32) / 32
-    if not formats[width] or #value - from < stamp_end + width then
+    local last = stamp_end + width
+    if not formats[width] or #value - from < last then
       break
     end
     -- The last byte of the stamp and the count, as one number.
@@ -27,26 +29,25 @@ if kind == FIXED_WINDOW_BY_CLOCK or kind == FIXED_WINDOW_BY_FIRST_REQUEST then
     if head ~= limit_head or began > now and not in_general then
       break
     end
-    from = from + stamp_end + 1 + width
+    from = from + last + 1
+    before = began + window
     if calendar and began < start then
-      lasts = began >= calendar[2] and start - calendar[2] or calendar[2] - calendar[3]
+      before = began + (began >= calendar[2] and start - calendar[2] or calendar[2] - calendar[3])
     end
-    before = began + lasts
     if now < before then
-      start, count = began, (rest - top) / 256
+      count = (rest - top) / 256
       if began > now then
         -- The clock stepped back: the window begins now and keeps its count for as long as a window lasts.
-        start, clamped = now, true
+        start, fresh_at, clamped = now, now + window, true
+      else
+        start = began
+        fresh_at = before
       end
-    else
-      lasts = window
     end
   end
-  local charged = count + cost
-  fits = charged <= quota
-  fresh_at = start + lasts
+  fits = count + cost <= quota
   if fits and charges then
-    count = charged
+    count = count + cost
   end
   if fits and charges or in_general then
     local width = count < 256 and 1 or count < 65536 and 2 or count < 16777216 and 3 or count < 4294967296 and 4 or 5
@@ -57,8 +58,7 @@ if kind == FIXED_WINDOW_BY_CLOCK or kind == FIXED_WINDOW_BY_FIRST_REQUEST then
   numbers[last_number + 2] = fresh_at - now
   last_number = last_number + 2
   if calendar then
-    last_number = last_number + 1
-    numbers[last_number] = window
+    numbers[last_number + 1], last_number = window, last_number + 1
     -- The key is kept for two hours more. A newer database may move the end of the window, and most charges leave the expiry.
     fresh_at, before = fresh_at + 7200000000, before and before + 7200000000
   end

@@ -61,7 +61,12 @@ local over = used + cost - quota
 if problem_of or (over > 0 or not charges) and over > oldest_units - gone then
   break
 end
-fits, frees_in, fresh_in = over <= 0, over > 0 and oldest + window - now or 0, used > 0 and newest + window - now or 0
+fits = over <= 0
+--}
+
+--{ log_numbers
+-- The numbers of a request that `log_decide` decided, where it is not charged.
+frees_in, fresh_in = over > 0 and oldest + window - now or 0, used > 0 and newest + window - now or 0
 --}
 until true
 

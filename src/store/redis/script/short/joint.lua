@@ -171,6 +171,7 @@ repeat
     end
     replies[final + 1 + place] = reply
   else
+--> log_numbers
     replies[final + 1 + place] = pack('<BI7I7I7', fits and 49 or 48, used, frees_in, fresh_in)
   end
 until true

@@ -11,6 +11,8 @@ while repeats > 0 do
 --> log_decide
     if fits and charges then
 --> log_charge
+    else
+--> log_numbers
     end
   until true
   problem = problem_of

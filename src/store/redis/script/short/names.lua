@@ -28,11 +28,13 @@ while plain and repeats > 0 do
       end
     end
   until not several or not fits or index > limits
-  if fits and several then
-    fresh_at, before = expires, expired
-  end
-  if several and value and from <= #value and byte(value, from) == RINGS then
-    rings, length = true, nil
+  if several then
+    if fits then
+      fresh_at, before = expires, expired
+    end
+    if value and from <= #value and byte(value, from) == RINGS then
+      rings, length = true, nil
+    end
   end
   if fits and charges and (rings and #record == from - 1 or not (value and from <= #value)) then
     numbers[filled + 1] = 49
