@@ -353,8 +353,7 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
 }
 
 /// Text of the script that makes functions which few calls need.
-const GENERAL_WAY: &str =
-    "decide_group, decide_joint, limits_of, undo_charges, undo_joint = (function()";
+const GENERAL_WAY: &str = "decide_group, limits_of, joint_functions = (function()";
 const LOG_FUNCTIONS: &str = "log = log or (function()";
 
 async fn needs_the_general_way(before: &[Check], asks: &[Check]) -> bool {
