@@ -20,8 +20,6 @@ const CHANGES: u64 = 5;
 const CHANGE: Duration = Duration::from_millis(400);
 /// The most that a change may take of a worker, beyond what it takes of itself. To read 10,000 overrides takes tens of times as much.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// The same of the one change that takes the most. On a busy machine a worker that idles takes 0.8 ms more once in a while.
-const LONGEST_PAUSE_MAX: Duration = Duration::from_millis(3);
 
 /// The plans, with so many overrides in the file.
 fn config(overrides: u64) -> String {
@@ -110,12 +108,10 @@ async fn no_worker_reads_ten_thousand_overrides_that_change() {
     );
     idle.sort_unstable();
     let bound = idle[idle.len() / 2] + PAUSE_MAX;
-    let mut changes = [of_redis, of_file].concat();
-    changes.sort_unstable();
-    let (longest, others) = changes.split_last().unwrap();
-    assert!(
-        others.iter().all(|took| *took <= bound)
-            && *longest <= bound + LONGEST_PAUSE_MAX - PAUSE_MAX,
-        "{changes:?} of a worker's time, bound {bound:?}"
-    );
+    for took in [of_redis, of_file].concat() {
+        assert!(
+            took <= bound,
+            "{took:?} of a worker's time, bound {bound:?}"
+        );
+    }
 }
