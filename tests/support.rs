@@ -25,6 +25,7 @@ pub mod redis;
 pub mod reflection;
 pub mod sentinel;
 pub mod server;
+pub mod slow_calls;
 pub mod tap;
 pub mod tls;
 pub mod untimed;

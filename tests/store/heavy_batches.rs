@@ -19,24 +19,12 @@ use crate::support::holds::{ask, reserve, settle};
 use crate::support::preload::by_processor_time;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
+use crate::support::slow_calls::SlowCalls;
 
-/// Calls that may take more than the promised 5 ms of the processor: one in so many of those that take more than 1 ms. A machine that
-/// others share stands still at times, and counts that as the process's own time; the busier it is, the more.
-const STALLED_DIVISOR: u64 = 5;
 /// How long each lot is sent, unless `TOLLGATE_FLOOD_SECONDS` says otherwise.
 const FLOOD_SECONDS: u64 = 3;
 /// Share of others' decisions, in percent, that Redis makes on a machine that is busy with other tests.
 const BY_STORE_MIN: usize = 90;
-
-/// Of the calls of scripts in Redis's slow log: how many there are, how many took more than 5 ms, and the longest, in microseconds. Each
-/// third field is a time, each fourth the command. Emptying a long log is slow itself, and no script call.
-const CALLS: &str = "local calls, late, longest = 0, 0, 0
-for _, entry in ipairs(redis.call('slowlog', 'get', 10000)) do
-  if string.upper(entry[4][1]) == 'EVALSHA' then
-    calls, late, longest = calls + 1, late + (entry[3] > 5000 and 1 or 0), math.max(longest, entry[3])
-  end
-end
-return calls .. ' ' .. late .. ' ' .. longest";
 
 fn limit(window: usize, algorithm: &str) -> String {
     let burst = if algorithm == "token_bucket" {
@@ -216,20 +204,9 @@ async fn measured_store() -> (Redis, RedisStore) {
     (redis, store)
 }
 
-/// Has its slow log see calls of more than a millisecond.
-pub(super) fn see_slow_calls(redis: &Redis) {
-    redis.cli(&["config", "set", "slowlog-log-slower-than", "1000"]);
-    redis.cli(&["config", "set", "slowlog-max-len", "10000"]);
-    // A clock that stands still would show no slow call.
-    redis.cli(&["eval", "for _ = 1, 10000000 do end", "0"]);
-    assert_ne!(redis.cli(&["slowlog", "len"]), "0", "no slow call is seen");
-}
-
 /// Sends all lots, one after another, to a server on this store.
 async fn flood_all(url: &str, nodes: &[&Redis]) {
-    for redis in nodes {
-        see_slow_calls(redis);
-    }
+    let slow_calls: Vec<_> = nodes.iter().map(|redis| SlowCalls::of(redis)).collect();
     let flags = [
         "--store",
         url,
@@ -248,9 +225,7 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
     let seconds = std::env::var("TOLLGATE_FLOOD_SECONDS");
     let time = Duration::from_secs(seconds.map_or(FLOOD_SECONDS, |text| text.parse().unwrap()));
     for (lot, plans) in LOTS {
-        for redis in nodes {
-            redis.cli(&["slowlog", "reset"]);
-        }
+        slow_calls.iter().for_each(SlowCalls::forget);
         let stop = Arc::<AtomicBool>::default();
         let floods: Vec<_> = (0..4)
             .map(|caller| {
@@ -269,8 +244,8 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
                 .unwrap()
                 .unwrap();
         }
-        for (index, redis) in nodes.iter().enumerate() {
-            assert_calls_are_short(&format!("{lot}, node {index}"), redis);
+        for (index, slow_calls) in slow_calls.iter().enumerate() {
+            slow_calls.assert_short(&format!("{lot}, node {index}"));
         }
         println!("{lot}: {by_store} of {all} others by Redis");
         assert!(
@@ -298,21 +273,7 @@ async fn ask_beside(client: &mut Client, time: Duration) -> (usize, usize) {
     (by_store, all)
 }
 
-/// By its slow log, which has no call if none took a millisecond of the processor.
-pub(super) fn assert_calls_are_short(about: &str, redis: &Redis) {
-    let counted = redis.cli(&["eval", CALLS, "0"]);
-    let counted: Vec<u64> = counted
-        .split_whitespace()
-        .map(|number| number.parse().unwrap())
-        .collect();
-    let (calls, late, longest) = (counted[0], counted[1], counted[2]);
-    let seen =
-        format!("{about}: {late} of {calls} slow calls above 5 ms, the longest {longest} us");
-    println!("{seen}");
-    assert!(late * STALLED_DIVISOR <= calls, "{seen}");
-}
-
-/// One slow call of a few would be told by none in five, so each of these is done so often.
+/// One slow call may be the machine's, so each of these is done so often.
 const TIMES: u64 = 10;
 
 /// A plan of four logs, of which a hold may give units back, and does when its lease ends if that is said.
@@ -365,8 +326,7 @@ async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
             filled.await.unwrap();
         }
         tokio::time::sleep(Duration::from_millis(1_100)).await;
-        see_slow_calls(&redis);
-        redis.cli(&["slowlog", "reset"]);
+        let slow_calls = SlowCalls::of(&redis);
         // Together, so that they are in one call as far as they may be.
         let given_back = (0..TIMES).map(|number| {
             let (store, check) = (store.clone(), ask(&plan, &key(number), (id, call)));
@@ -377,7 +337,7 @@ async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
             let mut readings = verdict.readings.iter().zip(plan.limits());
             assert!(readings.all(|(reading, limit)| reading.used(limit) == 991));
         }
-        assert_calls_are_short(&format!("holds of {seconds} s under four logs"), &redis);
+        slow_calls.assert_short(&format!("holds of {seconds} s under four logs"));
     }
 }
 
@@ -404,18 +364,17 @@ async fn ids_that_end_once_more_do_not_keep_redis_busy_for_long() {
     }
     tokio::time::sleep(Duration::from_millis(5_100)).await;
     call(ENDING, reserve(1, 60)).await;
-    see_slow_calls(&redis);
-    redis.cli(&["slowlog", "reset"]);
+    let slow_calls = SlowCalls::of(&redis);
     for id in (0..ENDING).rev() {
         call(id, settle(1)).await;
     }
-    assert_calls_are_short("late settles", &redis);
-    redis.cli(&["slowlog", "reset"]);
+    slow_calls.assert_short("late settles");
+    slow_calls.forget();
     for id in 0..ENDING {
         call(ENDING + 1 + id, reserve(1, 60)).await;
         call(ENDING + 1 + id, settle(1)).await;
     }
-    assert_calls_are_short("ids behind gaps", &redis);
+    slow_calls.assert_short("ids behind gaps");
 }
 
 /// To free a hash of so many fields takes Redis 30 ms, unless another thread does it.
@@ -435,8 +394,7 @@ return redis.call('HLEN', KEYS[1])";
         let ids = format!("{{group:k{number}}}ids");
         assert_eq!(redis.cli(&["eval", FILL, "1", &ids]), "100000");
     }
-    see_slow_calls(&redis);
-    redis.cli(&["slowlog", "reset"]);
+    let slow_calls = SlowCalls::of(&redis);
     for number in 0..TIMES {
         let subject = Subject {
             key: Key::new(format!("k{number}")).unwrap(),
@@ -451,7 +409,7 @@ return redis.call('HLEN', KEYS[1])";
         );
     }
     assert_eq!(redis.cli(&["dbsize"]), "0");
-    assert_calls_are_short("resets", &redis);
+    slow_calls.assert_short("resets");
 }
 
 /// Holds of a key that end at once.
@@ -504,8 +462,7 @@ async fn holds_that_end_together_do_not_keep_redis_busy_for_long() {
         }
     }
     tokio::time::sleep(Duration::from_millis(3_100)).await;
-    see_slow_calls(&redis);
-    redis.cli(&["slowlog", "reset"]);
+    let slow_calls = SlowCalls::of(&redis);
     for (plan, mut ended) in plans.iter().zip(ended) {
         let next = reserve(plan, ENDING).await;
         ended += next.ended.expired;
@@ -518,5 +475,5 @@ async fn holds_that_end_together_do_not_keep_redis_busy_for_long() {
         };
         assert!(kept.contains(&used), "{}: {used}", plan.name);
     }
-    assert_calls_are_short("holds that end", &redis);
+    slow_calls.assert_short("holds that end");
 }

@@ -12,11 +12,12 @@ use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
 use tonic::transport::Channel;
 
-use super::heavy_batches::{MACHINE, assert_calls_are_short, see_slow_calls};
+use super::heavy_batches::MACHINE;
 use crate::support::history::Random;
 use crate::support::preload::by_processor_time;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
+use crate::support::slow_calls::SlowCalls;
 
 /// The mixes in all tests.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
@@ -238,7 +239,7 @@ async fn no_mix_keeps_redis_busy_for_long() {
         let (mix, config) = Mix::new(seed);
         let program = by_processor_time("redis-server");
         let redis = Redis::start_by("127.0.0.1", &program.each_ref().map(String::as_str), &[]);
-        see_slow_calls(&redis);
+        let slow_calls = SlowCalls::of(&redis);
         let url = redis.url();
         let flags = ["--store", &url, "--set", "workers=1"];
         let more = [
@@ -251,11 +252,11 @@ async fn no_mix_keeps_redis_busy_for_long() {
         server
             .wait_until_decided_by(DecidedBy::Store, "light")
             .await;
-        redis.cli(&["slowlog", "reset"]);
+        slow_calls.forget();
         ask_for(&mix, &server.address, FILL).await;
         // Leases have ended.
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         ask_for(&mix, &server.address, ASK).await;
-        assert_calls_are_short(&format!("mix {seed}"), &redis);
+        slow_calls.assert_short(&format!("mix {seed}"));
     }
 }

@@ -1,8 +1,10 @@
 //! What it costs a thread that decides when all overrides are read anew: to take up a table that another thread made.
 //!
-//! By processor time, not by a clock: a machine that stops for 10 ms makes every pause as long, whatever tollgate does.
+//! By processor time, not by a clock: a machine that stops for 10 ms makes every pause as long, whatever tollgate does. A machine that others
+//! share takes such time too, in which nothing happens: of 360 spans without a change one took 6 ms and one 24, where half took 0.9.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tollgate::grpc::pb;
@@ -12,7 +14,7 @@ use tonic::transport::Channel;
 use super::{CONFIG, FILL, NAME};
 use crate::support::admin::admin_at;
 use crate::support::redis::Redis;
-use crate::support::server::{PATIENCE, Server, decide};
+use crate::support::server::{Client, PATIENCE, Server, decide};
 
 /// Changes of each kind.
 const CHANGES: u64 = 5;
@@ -51,15 +53,61 @@ async fn wait_for_version(admin: &mut AdminServiceClient<Channel>, version: u64)
     }
 }
 
-async fn wait_for_reloads(server: &Server, count: usize) {
+async fn wait_for_reloads(server: &Server, count: u64) {
     let began = Instant::now();
-    while server.log().matches("config reloaded").count() < count {
+    while (server.log().matches("config reloaded").count() as u64) < count {
         assert!(
             began.elapsed() < PATIENCE,
             "reload {count}: {}",
             server.log()
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What happens in the time that is measured.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    None,
+    InRedis,
+    InFile,
+}
+
+/// A server with one worker and ten thousand overrides in Redis, and what changes them.
+struct Changed {
+    redis: Redis,
+    file: PathBuf,
+    server: Server,
+    client: Client,
+    admin: AdminServiceClient<Channel>,
+    /// Of the overrides in Redis.
+    version: u64,
+    reloads: u64,
+}
+
+impl Changed {
+    /// A worker's processor time in which this happens, and comes into force.
+    async fn time_of(&mut self, change: Change) -> Duration {
+        let before = self.server.thread_time("worker 0");
+        match change {
+            Change::None => tokio::time::sleep(CHANGE).await,
+            Change::InRedis => {
+                self.version += 1;
+                let version = format!("{} 1", self.version);
+                self.redis.cli(&["hset", NAME, "", &version]);
+                wait_for_version(&mut self.admin, self.version).await;
+            }
+            Change::InFile => {
+                self.reloads += 1;
+                // One is there already.
+                let overrides = 9_999 - self.reloads % 2;
+                std::fs::write(&self.file, config(overrides)).unwrap();
+                self.server.signal("HUP");
+                wait_for_reloads(&self.server, self.reloads).await;
+            }
+        }
+        decide(&mut self.client, "k", "free").await;
+        self.server.thread_time("worker 0") - before
     }
 }
 
@@ -76,42 +124,35 @@ async fn no_worker_reads_ten_thousand_overrides_that_change() {
     server
         .wait_until_decided_by(pb::DecidedBy::Store, "free")
         .await;
-    let (mut client, mut admin) = (server.client().await, admin_at(&socket).await);
-    wait_for_version(&mut admin, 9).await;
-    decide(&mut client, "k", "free").await;
-    let (mut idle, mut of_redis, mut of_file) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 1..=CHANGES {
-        let before = server.thread_time("worker 0");
-        tokio::time::sleep(CHANGE).await;
-        decide(&mut client, "k", "free").await;
-        idle.push(server.thread_time("worker 0") - before);
+    let (client, admin) = (server.client().await, admin_at(&socket).await);
+    let mut changed = Changed {
+        redis,
+        file,
+        server,
+        client,
+        admin,
+        version: 9,
+        reloads: 0,
+    };
+    wait_for_version(&mut changed.admin, changed.version).await;
+    changed.time_of(Change::None).await;
+    let mut idle = Vec::new();
+    for _ in 0..CHANGES {
+        idle.push(changed.time_of(Change::None).await);
     }
-    for change in 1..=CHANGES {
-        let before = server.thread_time("worker 0");
-        let version = 9 + change;
-        redis.cli(&["hset", NAME, "", &format!("{version} 1")]);
-        wait_for_version(&mut admin, version).await;
-        decide(&mut client, "k", "free").await;
-        of_redis.push(server.thread_time("worker 0") - before);
-    }
-    for change in 1..=CHANGES {
-        let before = server.thread_time("worker 0");
-        // One is there already.
-        std::fs::write(&file, config(9_999 - change % 2)).unwrap();
-        server.signal("HUP");
-        wait_for_reloads(&server, usize::try_from(change).unwrap()).await;
-        decide(&mut client, "k", "free").await;
-        of_file.push(server.thread_time("worker 0") - before);
-    }
-    println!(
-        "a worker's time: {idle:?}, at a change in Redis {of_redis:?}, in the file {of_file:?}"
-    );
     idle.sort_unstable();
     let bound = idle[idle.len() / 2] + PAUSE_MAX;
-    for took in [of_redis, of_file].concat() {
-        assert!(
-            took <= bound,
-            "{took:?} of a worker's time, bound {bound:?}"
-        );
+    println!("a worker's time without a change: {idle:?}");
+    for change in [Change::InRedis, Change::InFile] {
+        for _ in 0..CHANGES {
+            let mut took = changed.time_of(change).await;
+            println!("{change:?}: {took:?}");
+            if took > bound {
+                // What a change takes it takes each time, what the machine takes it does not.
+                took = changed.time_of(change).await;
+                println!("{change:?}, once more: {took:?}");
+            }
+            assert!(took <= bound, "{change:?}: {took:?}, bound {bound:?}");
+        }
     }
 }
