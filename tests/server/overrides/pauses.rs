@@ -74,7 +74,7 @@ enum Change {
 }
 
 /// A server with one worker and ten thousand overrides in Redis, and what changes them.
-struct Changed {
+struct PausesFixture {
     redis: Redis,
     file: PathBuf,
     server: Server,
@@ -85,7 +85,7 @@ struct Changed {
     reloads: u64,
 }
 
-impl Changed {
+impl PausesFixture {
     /// A worker's processor time in which this happens, and comes into force.
     async fn time_of(&mut self, change: Change) -> Duration {
         let before = self.server.thread_time("worker 0");
@@ -125,7 +125,7 @@ async fn no_worker_reads_ten_thousand_overrides_that_change() {
         .wait_until_decided_by(pb::DecidedBy::Store, "free")
         .await;
     let (client, admin) = (server.client().await, admin_at(&socket).await);
-    let mut changed = Changed {
+    let mut fixture = PausesFixture {
         redis,
         file,
         server,
@@ -134,22 +134,22 @@ async fn no_worker_reads_ten_thousand_overrides_that_change() {
         version: 9,
         reloads: 0,
     };
-    wait_for_version(&mut changed.admin, changed.version).await;
-    changed.time_of(Change::None).await;
+    wait_for_version(&mut fixture.admin, fixture.version).await;
+    fixture.time_of(Change::None).await;
     let mut idle = Vec::new();
     for _ in 0..CHANGES {
-        idle.push(changed.time_of(Change::None).await);
+        idle.push(fixture.time_of(Change::None).await);
     }
     idle.sort_unstable();
     let bound = idle[idle.len() / 2] + PAUSE_MAX;
     println!("a worker's time without a change: {idle:?}");
     for change in [Change::InRedis, Change::InFile] {
         for _ in 0..CHANGES {
-            let mut took = changed.time_of(change).await;
+            let mut took = fixture.time_of(change).await;
             println!("{change:?}: {took:?}");
             if took > bound {
                 // What a change takes it takes each time, what the machine takes it does not.
-                took = changed.time_of(change).await;
+                took = fixture.time_of(change).await;
                 println!("{change:?}, once more: {took:?}");
             }
             assert!(took <= bound, "{change:?}: {took:?}, bound {bound:?}");
