@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
+use tollgate::plan::SHARED_WINDOWS_MAX;
 use tonic::transport::Channel;
 
 use super::heavy_batches::MACHINE;
@@ -44,6 +45,23 @@ struct Mix {
     batch: u64,
 }
 
+/// The algorithm of a limit. Plans of one count may have so many sliding windows more; what goes beyond them is a fixed window.
+fn pick_algorithm(
+    random: &mut Random,
+    only: Option<&'static str>,
+    windows_left: &mut u16,
+) -> &'static str {
+    let picked = only.unwrap_or_else(|| *random.pick(&ALGORITHMS));
+    if picked != "sliding_window" {
+        return picked;
+    }
+    let Some(left) = windows_left.checked_sub(1) else {
+        return "fixed_window";
+    };
+    *windows_left = left;
+    picked
+}
+
 impl Mix {
     /// The mix of a seed, and its config.
     fn new(seed: u64) -> (Self, String) {
@@ -61,10 +79,11 @@ impl Mix {
                 random.pick(&[1, 100, 1_000, 100_000]),
                 random.pick(&["charge", "release"])
             );
+            let mut windows_left = SHARED_WINDOWS_MAX;
             for plan in 0..count {
                 let limits: Vec<String> = (0..limits)
                     .map(|limit| {
-                        let algorithm = only.unwrap_or_else(|| *random.pick(&ALGORITHMS));
+                        let algorithm = pick_algorithm(&mut random, only, &mut windows_left);
                         let quota = random.pick(&[10, 1_000, 10_000, 60_000]);
                         let window = 60 + plan * 8 + limit;
                         format!("{{ name: l{limit}, quota: {quota}, window: {window}s, algorithm: {algorithm}{block} }}")
