@@ -14,7 +14,7 @@ use tollgate_core::plan::Plan;
 
 /// Work of a call with an id, besides that of deciding. A key may have a thousand holds, and to parse each takes more than a microsecond.
 /// So the script counts itself what it does, and leaves requests to the next call; see `script/holds.lua`.
-const HOLD_WORK: usize = 30;
+const HOLD_WORK: usize = 28;
 
 /// What a request asks with an id, or of holds.
 #[derive(Debug)]
