@@ -78,11 +78,7 @@ impl OverrideStore for MemoryOverrides {
             set.version = version;
             changed.version = Some(version);
             if let Some((name, expiry, payload)) = change.put {
-                changed.expires_at_us = match expiry {
-                    Expiry::Never => None,
-                    Expiry::At(at_us) => Some(at_us),
-                    Expiry::After(after_us) => Some(now_us.saturating_add(after_us)),
-                };
+                changed.expires_at_us = expires_at_us(expiry, now_us);
                 let record = OverrideRecord {
                     name: name.to_vec(),
                     version: version.number,
@@ -107,5 +103,13 @@ impl OverrideStore for MemoryOverrides {
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         // Its version never falls.
         ready(Ok(())).boxed()
+    }
+}
+
+fn expires_at_us(expiry: Expiry, now_us: u64) -> Option<u64> {
+    match expiry {
+        Expiry::Never => None,
+        Expiry::At(at_us) => Some(at_us),
+        Expiry::After(after_us) => Some(now_us.saturating_add(after_us)),
     }
 }

@@ -40,7 +40,7 @@ use crate::random;
 use crate::{ConnectionHealth, Outage, StoreError, StoreState};
 use joint::JointCounts;
 pub(super) use redirects::RedirectFollower;
-use slots::{Range, SLOTS};
+use slots::Range;
 
 /// Longest pause between two fetches of the map while one is needed. A failover takes a second or more. A shorter pause would
 /// not find its end much sooner, and all replicas fetch.
@@ -310,6 +310,22 @@ impl ClusterState {
 
     /// Asks some connected nodes for the slots. If none of them answers, asks all nodes that the URL names.
     async fn fetch_slots(&self) -> Result<Vec<Range>, Error> {
+        if let Ok(ranges) = self.ask_connected_nodes().await {
+            return Ok(ranges);
+        }
+        let time_limit = lock(&self.pace).time_limit();
+        let asked = self.seeds.iter();
+        let ranges = first_ok(asked.map(|seed| self.ask_seed(seed, time_limit))).await;
+        match &ranges {
+            Ok(_) => lock(&self.pace).succeeded(),
+            Err(error) => {
+                lock(&self.pace).failed(client::failure(&self.store_settings.target, error))
+            }
+        }
+        ranges
+    }
+
+    async fn ask_connected_nodes(&self) -> Result<Vec<Range>, Error> {
         let mut connections: Vec<_> = self
             .nodes()
             .values()
@@ -326,23 +342,7 @@ impl ClusterState {
                 }
                 ServerAddress::Unix(_) => None,
             });
-        if let Ok(ranges) = first_ok(connected).await {
-            return Ok(ranges);
-        }
-        let time_limit = lock(&self.pace).time_limit();
-        let ranges = first_ok(
-            self.seeds
-                .iter()
-                .map(|seed| self.ask_seed(seed, time_limit)),
-        )
-        .await;
-        match &ranges {
-            Ok(_) => lock(&self.pace).succeeded(),
-            Err(error) => {
-                lock(&self.pace).failed(client::failure(&self.store_settings.target, error))
-            }
-        }
-        ranges
+        first_ok(connected).await
     }
 
     /// Connects to a node that the URL names, and asks it for the slots.
@@ -365,19 +365,7 @@ impl ClusterState {
         let mut masters: Vec<&HostAndPort> = ranges.iter().map(|range| &range.master).collect();
         masters.sort();
         masters.dedup();
-        let owns = |master: &HostAndPort, probe_call: &ProbeCall| {
-            let slot = name::slot(&probe_call.name);
-            ranges
-                .iter()
-                .any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
-        };
-        let probe_for = |master: &HostAndPort| {
-            let prefix = &self.store_settings.target.key_prefix;
-            let found = (0..PROBE_NAMES_MAX)
-                .map(|number| ProbeCall::numbered(prefix, number))
-                .find(|probe_call| owns(master, probe_call));
-            found.unwrap_or_else(|| ProbeCall::numbered(prefix, 0))
-        };
+        let probe_for = |master: &HostAndPort| self.probe_for(master, &ranges);
         let known: HashSet<HostAndPort> = self.nodes().keys().cloned().collect();
         let nodes: Vec<_> = masters
             .iter()
@@ -386,19 +374,11 @@ impl ClusterState {
         // A probe call must be in a slot of its node. It is set anew where slots have moved, or where only a redirection named the node.
         for (master, node) in &nodes {
             node.manager.set_probe_call_unless(
-                |probe_call| !probe_call.asking && owns(master, probe_call),
+                |probe_call| !probe_call.asking && slots::owns(master, probe_call, &ranges),
                 || probe_for(master),
             );
         }
-        let mut owners = vec![u16::MAX; usize::from(SLOTS)];
-        for range in &ranges {
-            let owner = masters
-                .binary_search(&&range.master)
-                .ok()
-                .and_then(|place| u16::try_from(place).ok())
-                .unwrap_or(u16::MAX);
-            owners[usize::from(range.first)..=usize::from(range.last)].fill(owner);
-        }
+        let owners = slots::owners(&masters, &ranges);
         self.forget_nodes_except(&nodes);
         if masters.iter().any(|master| !known.contains(master)) {
             let masters = masters
@@ -411,6 +391,15 @@ impl ClusterState {
         let map = Map { nodes, owners };
         map.count_heirs(&self.map.borrow());
         self.map.send_replace(KnownTopology::Map(Arc::new(map)));
+    }
+
+    /// A probe call in a slot of this master.
+    fn probe_for(&self, master: &HostAndPort, ranges: &[Range]) -> ProbeCall {
+        let prefix = &self.store_settings.target.key_prefix;
+        let found = (0..PROBE_NAMES_MAX)
+            .map(|number| ProbeCall::numbered(prefix, number))
+            .find(|probe_call| slots::owns(master, probe_call, ranges));
+        found.unwrap_or_else(|| ProbeCall::numbered(prefix, 0))
     }
 
     /// Drops nodes that are not in `kept` and do not answer. Nodes without slots that answer are kept, since slots may be moving
@@ -529,41 +518,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::redis::script::Script;
-    use crate::redis::target::RedisTarget;
-
-    #[tokio::test]
-    async fn redirections_to_ever_new_addresses_make_a_bounded_number_of_nodes() {
-        let target = Arc::new(RedisTarget::parse("redis-cluster://127.0.0.1:1").unwrap());
-        let (script, deadline) = (Arc::new(Script::new(false)), Duration::from_secs(1));
-        let cluster = Cluster::start(
-            StoreSettings {
-                target,
-                script,
-                deadline,
-                injected: None,
-            },
-            Vec::new(),
-        );
-        // Addresses of this host, at a port where nobody listens.
-        let address = |number: u16| HostAndPort {
-            host: format!("127.1.{}.{}", number / 256, number % 256),
-            port: 1,
-        };
-        let redirect = |number| {
-            cluster
-                .state
-                .node_elsewhere(&address(number), || ProbeCall::numbered("", 0))
-        };
-        let followed = (1..=2_000)
-            .filter(|number| redirect(*number).is_ok())
-            .count();
-        assert_eq!(
-            (followed, cluster.state.nodes().len()),
-            (MANAGERS_MAX, MANAGERS_MAX)
-        );
-        assert!(redirect(1).is_ok(), "a known node is followed to");
-    }
-}
+mod tests;

@@ -162,12 +162,7 @@ impl RedisStore {
             Content::Known => {}
             Content::Changes(changes) => {
                 count = end.count;
-                for (name, record) in changes {
-                    match record {
-                        Some(record) => read.insert(name, record),
-                        None => read.remove(&name),
-                    };
-                }
+                apply(changes, &mut read);
             }
             Content::Page(..) => return Ok(None),
         }
@@ -277,6 +272,15 @@ fn named(records: Vec<OverrideRecord>) -> impl Iterator<Item = (Vec<u8>, Overrid
     records
         .into_iter()
         .map(|record| (record.name.clone(), record))
+}
+
+fn apply(changes: Vec<ChangedRecord>, records: &mut BTreeMap<Vec<u8>, OverrideRecord>) {
+    for (name, record) in changes {
+        match record {
+            Some(record) => records.insert(name, record),
+            None => records.remove(&name),
+        };
+    }
 }
 
 fn page(reply: &[Value]) -> Option<OverridesPage> {

@@ -183,22 +183,11 @@ impl SentinelGroup {
     }
 
     async fn ask(&self, client: &Client) -> Result<NamedMaster, Error> {
-        let ask = |question| {
-            let command = CustomCommand::new_static("SENTINEL", ClusterHash::FirstKey, false);
-            let arguments = vec![
-                Value::from_static_str(question),
-                Value::from(self.sentinels.service.clone()),
-            ];
-            let client = client.clone();
-            async move {
-                client
-                    .with_options(&options())
-                    .custom::<Value, Value>(command, arguments)
-                    .await
-            }
-        };
         // Both are awaited, so that the error of the first is told wherever both fail.
-        let (address, details) = tokio::join!(ask("GET-MASTER-ADDR-BY-NAME"), ask("MASTER"));
+        let (address, details) = tokio::join!(
+            self.ask_about_service(client, "GET-MASTER-ADDR-BY-NAME"),
+            self.ask_about_service(client, "MASTER")
+        );
         let (address, details) = (address?, details?);
         if address.is_null() {
             return Err(Error::new(
@@ -216,6 +205,20 @@ impl SentinelGroup {
             epoch,
             master: HostAndPort { host, port },
         })
+    }
+
+    async fn ask_about_service(
+        &self,
+        client: &Client,
+        question: &'static str,
+    ) -> Result<Value, Error> {
+        let command = CustomCommand::new_static("SENTINEL", ClusterHash::FirstKey, false);
+        let arguments = vec![
+            Value::from_static_str(question),
+            Value::from(self.sentinels.service.clone()),
+        ];
+        let client = client.with_options(&options());
+        client.custom(command, arguments).await
     }
 
     fn keep_error(&self, sentinel: &HostAndPort, error: &str) {

@@ -103,28 +103,15 @@ impl RedisTarget {
         if url.fragment().is_some() {
             return Err("has a #; write %23 for one that is part of a password".to_owned());
         }
-        let mut parameters = UrlParameters::from_url(&url, form)?;
+        let parameters = UrlParameters::from_url(&url, form)?;
         let credentials = credentials(&url)?;
         let database = if form == UrlForm::Unix {
             None
         } else {
             database(&url)?
         };
-        let topology = match form {
-            UrlForm::Alone => Topology::Alone(ServerAddress::Tcp(host(&url, PORT)?)),
-            UrlForm::Unix => Topology::Alone(ServerAddress::Unix(socket(&url)?)),
-            UrlForm::Sentinel => {
-                Topology::Sentinel(sentinels(host(&url, SENTINEL_PORT)?, parameters)?)
-            }
-            UrlForm::Cluster if database.is_some_and(|database| database > 0) => {
-                return Err(
-                    "names a database, and a Cluster has only the first; remove it".to_owned(),
-                );
-            }
-            UrlForm::Cluster => Topology::Cluster(parameters.nodes_after(host(&url, PORT)?)),
-        };
         Ok(Self {
-            topology,
+            topology: topology(&url, form, parameters, database)?,
             database,
             credentials,
             tls: family.then(RedisTls::default),
@@ -329,6 +316,23 @@ fn decoded(text: &str) -> Result<String, String> {
         .map_err(|_| "has percent-encoded bytes that are not UTF-8".to_owned())
 }
 
+fn topology(
+    url: &Url,
+    form: UrlForm,
+    mut parameters: UrlParameters,
+    database: Option<u8>,
+) -> Result<Topology, String> {
+    Ok(match form {
+        UrlForm::Alone => Topology::Alone(ServerAddress::Tcp(host(url, PORT)?)),
+        UrlForm::Unix => Topology::Alone(ServerAddress::Unix(socket(url)?)),
+        UrlForm::Sentinel => Topology::Sentinel(sentinels(host(url, SENTINEL_PORT)?, parameters)?),
+        UrlForm::Cluster if database.is_some_and(|database| database > 0) => {
+            return Err("names a database, and a Cluster has only the first; remove it".to_owned());
+        }
+        UrlForm::Cluster => Topology::Cluster(parameters.nodes_after(host(url, PORT)?)),
+    })
+}
+
 fn sentinels(first: HostAndPort, mut parameters: UrlParameters) -> Result<Sentinels, String> {
     let (username, password) = (parameters.username.take(), parameters.password.take());
     let service = parameters
@@ -375,18 +379,7 @@ impl UrlParameters {
             let Some(name) = known.iter().find(|known| **known == name) else {
                 return Err(unknown(known, &name));
             };
-            let slot = match *name {
-                "sentinelServiceName" => &mut parameters.service,
-                "sentinelUsername" => &mut parameters.username,
-                "sentinelPassword" => &mut parameters.password,
-                _ => {
-                    parameters.nodes.push(node(&value)?);
-                    continue;
-                }
-            };
-            if slot.replace(value.into_owned()).is_some() {
-                return Err(format!("says {name} twice; remove one of them"));
-            }
+            parameters.set(name, &value)?;
         }
         if parameters.nodes.len() >= NODES_MAX {
             return Err(format!(
@@ -394,6 +387,23 @@ impl UrlParameters {
             ));
         }
         Ok(parameters)
+    }
+
+    /// Sets one that is known. Errors: it was set before.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let slot = match name {
+            "sentinelServiceName" => &mut self.service,
+            "sentinelUsername" => &mut self.username,
+            "sentinelPassword" => &mut self.password,
+            _ => {
+                self.nodes.push(node(value)?);
+                return Ok(());
+            }
+        };
+        if slot.replace(value.to_owned()).is_some() {
+            return Err(format!("says {name} twice; remove one of them"));
+        }
+        Ok(())
     }
 
     /// All nodes without duplicates, `first` before the others.

@@ -9,6 +9,7 @@ use fred::types::{ClusterHash, CustomCommand, Value};
 
 use crate::redis::connection::options;
 use crate::redis::target::HostAndPort;
+use crate::redis::{ProbeCall, name};
 
 /// Number of slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
@@ -54,41 +55,62 @@ pub(super) async fn ask(
 
 /// Parses the reply to CLUSTER SLOTS; `None` when it has another form.
 fn parse(slots: &Value, asked: &HostAndPort) -> Option<Vec<Range>> {
-    let list = |value: &Value| match value {
-        Value::Array(values) => Some(values.clone()),
+    let ranges = list(slots)?.iter();
+    ranges.map(|range| parse_range(range, asked)).collect()
+}
+
+fn parse_range(range: &Value, asked: &HostAndPort) -> Option<Range> {
+    let [first, last, master, ..] = list(range)? else {
+        return None;
+    };
+    let [host, port, ..] = list(master)? else {
+        return None;
+    };
+    // A node that does not know its own address leaves it out. It is the one that was just asked.
+    let host = host
+        .as_str()
+        .filter(|host| !host.is_empty() && *host != "?")
+        .map_or(asked.host.clone(), |host| host.to_string());
+    let port = u16::try_from(port.as_u64()?).ok()?;
+    Some(Range {
+        first: parse_slot(first)?,
+        last: parse_slot(last)?,
+        master: HostAndPort { host, port },
+    })
+}
+
+fn parse_slot(value: &Value) -> Option<u16> {
+    let slot = u16::try_from(value.as_u64()?).ok()?;
+    (slot < SLOTS).then_some(slot)
+}
+
+fn list(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Array(values) => Some(values),
         _ => None,
-    };
-    let range = |range: &Value| {
-        let fields = list(range)?;
-        let [first, last, master, ..] = fields.as_slice() else {
-            return None;
-        };
-        let master = list(master)?;
-        let [host, port, ..] = master.as_slice() else {
-            return None;
-        };
-        // A node that does not know its own address leaves it out. It is the one that was just asked.
-        let host = host
-            .as_str()
-            .filter(|host| !host.is_empty() && *host != "?")
-            .map_or(asked.host.clone(), |host| host.to_string());
-        let slot = |value: &Value| {
-            value
-                .as_u64()
-                .and_then(|slot| u16::try_from(slot).ok())
-                .filter(|slot| *slot < SLOTS)
-        };
-        let master = HostAndPort {
-            host,
-            port: u16::try_from(port.as_u64()?).ok()?,
-        };
-        Some(Range {
-            first: slot(first)?,
-            last: slot(last)?,
-            master,
-        })
-    };
-    list(slots)?.iter().map(range).collect()
+    }
+}
+
+/// For each slot, the index of its node in `masters`, which are sorted. A slot without a node has an index past the end.
+pub(super) fn owners(masters: &[&HostAndPort], ranges: &[Range]) -> Vec<u16> {
+    let mut owners = vec![u16::MAX; usize::from(SLOTS)];
+    for range in ranges {
+        let owner = masters
+            .binary_search(&&range.master)
+            .ok()
+            .and_then(|place| u16::try_from(place).ok())
+            .unwrap_or(u16::MAX);
+        owners[usize::from(range.first)..=usize::from(range.last)].fill(owner);
+    }
+    owners
+}
+
+/// Whether the slot of this call's name is of this node.
+pub(super) fn owns(master: &HostAndPort, probe_call: &ProbeCall, ranges: &[Range]) -> bool {
+    let slot = name::slot(&probe_call.name);
+    ranges
+        .iter()
+        .any(|range| range.master == *master && (range.first..=range.last).contains(&slot))
 }
 
 #[cfg(test)]

@@ -50,13 +50,10 @@ impl ServerInfo {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .replace(seen.clone());
-        let (server, evicts) = (&connection.peer, seen.evicts.as_deref());
-        if let Some(policy) = evicts.filter(|_| {
-            before
-                .as_ref()
-                .is_none_or(|before| before.evicts != seen.evicts)
-        }) {
-            tracing::warn!(%server, policy, "this Redis may drop counters when it is full, and a dropped one is a fresh quota; set maxmemory-policy noeviction");
+        let server = &connection.peer;
+        let is_known = |before: &Seen| before.evicts == seen.evicts;
+        if !before.as_ref().is_some_and(is_known) {
+            warn_if_it_evicts(server, seen.evicts.as_deref());
         }
         let replaced = before.is_some_and(|before| before.run != seen.run);
         if replaced {
@@ -74,6 +71,12 @@ impl ServerInfo {
         if !is_repeated(format!("{server}: INFO")) {
             tracing::warn!(%server, "the Redis user may not call INFO, so two things go unnoticed: a Redis that may drop counters when it is full, and another Redis process than before (tollgate_store_replaced_total); give it +info");
         }
+    }
+}
+
+fn warn_if_it_evicts(server: &impl fmt::Display, policy: Option<&str>) {
+    if let Some(policy) = policy {
+        tracing::warn!(%server, policy, "this Redis may drop counters when it is full, and a dropped one is a fresh quota; set maxmemory-policy noeviction");
     }
 }
 
