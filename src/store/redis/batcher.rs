@@ -12,6 +12,7 @@ mod caller;
 pub(super) mod queue;
 mod slot_queues;
 mod spacing;
+mod transport;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,6 +36,7 @@ use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
 use tollgate_core::algorithm::Verdict;
+pub(super) use transport::{ScriptTransport, TransportError};
 
 /// Maximum number of requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many
 /// within the default deadline, so every accepted request can be answered.
@@ -42,45 +44,6 @@ pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
 /// Maximum number of calls in flight. Full calls are sent whenever a place is free. Where the round trip is short, one call at a
 /// time is enough; where it is long, up to this many overlap.
 pub(super) const CALLS_MAX: usize = 4;
-
-/// Sends script calls to Redis and returns the replies.
-pub(super) trait ScriptTransport: Send + Sync + 'static {
-    /// Maximum number of calls in flight.
-    const CALLS: usize = CALLS_MAX;
-
-    /// An empty queue, which decides in which order requests are sent, and which of them share a call.
-    fn queue(&self) -> PendingQueue {
-        PendingQueue::Whole(queue::Queue::default())
-    }
-
-    /// The time within which a healthy Redis answers.
-    fn deadline(&self) -> Duration;
-
-    /// Waits until it is known whether calls can be sent, which is soon. Requests that arrive meanwhile keep their order, and
-    /// are answered at their deadlines.
-    fn ready(&self) -> impl Future<Output = ()> + Send;
-
-    /// Encodes a call at once, and makes it when the future is polled. The future always ends with the reply or an error.
-    fn call_script(
-        self: Arc<Self>,
-        call: &Call,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<Self>;
-}
-
-/// Why a call has no reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum TransportError {
-    /// All its callers get this error.
-    Error(StoreError),
-    /// Nothing was executed, and each name must be sent in a call of its own. Occurs only with calls for several names.
-    Split,
-}
-
-impl From<StoreError> for TransportError {
-    fn from(error: StoreError) -> Self {
-        Self::Error(error)
-    }
-}
 
 /// The result of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;

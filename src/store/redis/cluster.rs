@@ -7,6 +7,7 @@
 mod decide;
 mod heirs;
 mod joint;
+mod map;
 mod redirects;
 mod slots;
 
@@ -34,11 +35,12 @@ use super::connection::pace::Pace;
 use super::connection::{client, wording};
 use super::reset::Reset;
 use super::target::{HostAndPort, ServerAddress};
-use super::{ConnectionSettings, ProbeCall, RedisNode, RedisStatus, StoreSettings, name};
+use super::{ConnectionSettings, ProbeCall, RedisNode, RedisStatus, StoreSettings};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
 use crate::{ConnectionHealth, Outage, StoreError, StoreState};
 use joint::JointCounts;
+use map::Map;
 pub(super) use redirects::RedirectFollower;
 use slots::Range;
 
@@ -86,12 +88,6 @@ enum KnownTopology {
     Map(Arc<Map>),
     /// There is no map, for this reason.
     Unavailable(String),
-}
-
-struct Map {
-    nodes: Vec<(HostAndPort, Arc<RedisNode>)>,
-    /// For each slot, the index of its node. A slot without a node has an index past the end.
-    owners: Vec<u16>,
 }
 
 impl Cluster {
@@ -196,24 +192,6 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-impl Map {
-    /// The index of the node that has the slot of this name.
-    fn owner(&self, name: &str) -> u16 {
-        self.owners[usize::from(name::slot(name))]
-    }
-
-    fn node_at(&self, owner: u16) -> Result<&Arc<RedisNode>, StoreError> {
-        let node = self.nodes.get(usize::from(owner)).map(|(_, node)| node);
-        node.ok_or_else(|| {
-            StoreError::Unreachable("no node of the Cluster has its slot".to_owned())
-        })
-    }
-
-    fn node(&self, name: &str) -> Result<&Arc<RedisNode>, StoreError> {
-        self.node_at(self.owner(name))
     }
 }
 

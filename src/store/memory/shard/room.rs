@@ -1,6 +1,7 @@
 //! Room for a charge: the bytes that it could add, and the fresh entries that are dropped for them.
 
-use super::{HEADROOM_DIVISOR, HEADROOM_MIN, NamedCheck, Shard, TABLE_KEPT};
+use super::sweep::TABLE_KEPT;
+use super::{HEADROOM_DIVISOR, HEADROOM_MIN, NamedCheck, Shard};
 use crate::StoreError;
 use crate::memory::arena::Handle;
 use crate::memory::checked_out::{CheckedOut, StateLocation};

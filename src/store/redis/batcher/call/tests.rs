@@ -7,7 +7,9 @@ use super::*;
 use crate::clock::monotonic;
 use tollgate_core::algorithm::{Reading, State, Verdict, decide};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{Anchor, Calendar, CalendarUnit, LimitFingerprint, Rule, Zone};
+use tollgate_core::plan::{
+    Anchor, Calendar, CalendarUnit, LimitFingerprint, Rule, SharedLimits, Zone,
+};
 
 /// Number of histories with a few requests for few names, and of those that fill a call to its bounds.
 const HISTORIES: u64 = 1_000_000;
