@@ -4,6 +4,7 @@
 //! This is the only place where a store's error becomes an answer. It knows neither the wire format nor Redis.
 
 mod admin;
+mod batch;
 mod caller_deadline;
 mod deny_cache;
 mod envoy;
@@ -58,8 +59,7 @@ use tollgate_core::key::Key;
 use tollgate_core::plan::{Plan, PlanSet, UnknownPlan};
 use tollgate_store::clock::Clock;
 use tollgate_store::{
-    CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreDeadline, StoreError, StoreRegistry,
-    StoreState,
+    CAPACITY_DEFAULT, Check, MemoryStore, Outage, Store, StoreError, StoreRegistry, StoreState,
 };
 pub use top::{
     KeyHash, TOP_DEFAULT, TOP_MAX, TOP_MIN, TopAnswer, TopBy, TopError, TopKey, TopKeys, TopQuery,
@@ -321,125 +321,6 @@ impl<S: Store> Limiter<S> {
         let took = self.record_call_time(started_at);
         drop(waiting);
         self.decide_by_answer(plans, check, &answer, (started_at, took))
-    }
-
-    /// Decides checks in their order, with one answer each in the same order. The store gets its own deadline, and after that
-    /// each request is answered by its plan's policy.
-    ///
-    /// Errors: [`Refusal`] per request, without a suggested name for an unknown plan. [`Refusal::CallerDeadline`] for all of
-    /// them together, when a shorter deadline of the caller passed before all were answered.
-    pub async fn decide_batch(
-        &self,
-        checks: Vec<Check<String>>,
-        caller: Option<CallerDeadline>,
-    ) -> Result<Vec<Result<Decision, Refusal>>, Refusal> {
-        let decided = self.decide_batch_with_plans(checks, caller).await?;
-        let without_plan = |decided: Result<_, _>| decided.map(|(decision, _)| decision);
-        Ok(decided.into_iter().map(without_plan).collect())
-    }
-
-    /// Like [`Self::decide_batch`], and also returns the plan of each decision.
-    pub async fn decide_batch_with_plans(
-        &self,
-        requests: Vec<Check<String>>,
-        caller: Option<CallerDeadline>,
-    ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
-        let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
-        let count = requests.len();
-        // For each request what counts it, with its check apart, for the store; or `None`, and apart what is known without the store.
-        let (mut asked, mut checks) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut known = Vec::new();
-        for request in requests {
-            let decided = match self.find_plan(&worker_plans, request) {
-                Err(unknown) => Err(unknown.into()),
-                Ok(found) if found.check.plan.concurrency().is_some() => {
-                    Err(Refusal::NeedsReserve(found.check.plan.name.clone()))
-                }
-                Ok(found) => {
-                    let plans = found.counted_in(&worker_plans);
-                    // A denial that holds stays true, whatever the requests before this one are granted.
-                    match self.decide_without_store(plans, &found.check, started_at) {
-                        Some(decision) => Ok((decision, found.check.plan)),
-                        None => {
-                            asked.push(Some(plans));
-                            checks.push(found.check);
-                            continue;
-                        }
-                    }
-                }
-            };
-            asked.push(None);
-            known.push(decided);
-        }
-        if checks.is_empty() {
-            return Ok(known);
-        }
-        let waiting = self.count_waiting(started_at, checks.len());
-        let mut answers = Box::pin(self.ask(&checks, self.caller_limit(caller))).await?;
-        let at = (started_at, self.record_call_time(started_at));
-        drop(waiting);
-        let (mut known, mut checks) = (known.into_iter(), checks.into_iter());
-        let mut decisions = Vec::with_capacity(count);
-        for plans in asked {
-            let asked = plans.and_then(|plans| Some((plans, checks.next()?)));
-            let Some((plans, check)) = asked else {
-                decisions.extend(known.next());
-                continue;
-            };
-            let answer = answers.take(&check);
-            let decided = self.decide_by_answer(plans, &check, &answer, at);
-            decisions.push(decided.map(|decision| (decision, check.plan)));
-        }
-        Ok(decisions)
-    }
-
-    /// The start time of a store call. `None` with an embedded store: it does not wait, and its denials are not remembered.
-    /// That saves reading the clock, about 50 ns.
-    fn call_start(&self) -> Option<Instant> {
-        (!self.store.is_embedded()).then(|| self.common.clock.monotonic())
-    }
-
-    /// Counts requests as waiting for the store until the returned guard is dropped, also when the caller goes away.
-    fn count_waiting(
-        &self,
-        started_at: Option<Instant>,
-        requests: usize,
-    ) -> Option<impl Drop + '_> {
-        started_at.map(|_| self.worker.metrics.waiting(requests))
-    }
-
-    /// Records and returns how long a store call took that began at `started_at`.
-    fn record_call_time(&self, started_at: Option<Instant>) -> Duration {
-        let Some(started_at) = started_at else {
-            return Duration::ZERO;
-        };
-        let took = self
-            .common
-            .clock
-            .monotonic()
-            .saturating_duration_since(started_at);
-        self.worker.metrics.store_took(took);
-        took
-    }
-
-    /// The deadline of every store call, whatever the caller's deadline is.
-    fn store_deadline(&self) -> StoreDeadline {
-        StoreDeadline(self.common.settings.deadline)
-    }
-
-    /// What is left of the caller's time, of a request that began then.
-    fn left_of(
-        &self,
-        caller: Option<CallerDeadline>,
-        started_at: Instant,
-    ) -> Option<CallerDeadline> {
-        let now = self.common.clock.monotonic();
-        Some(caller?.reduced_by(now.saturating_duration_since(started_at)))
-    }
-
-    /// How long a request may wait, if its caller's deadline comes before the store's.
-    fn caller_limit(&self, caller: Option<CallerDeadline>) -> Option<Duration> {
-        caller?.wait_limit(self.store_deadline())
     }
 
     /// Decides and counts what needs no store; see [`Self::known`].

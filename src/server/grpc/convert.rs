@@ -4,28 +4,26 @@ mod explanation;
 mod holds;
 mod overrides;
 mod plans;
+mod timeout;
 mod top;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::HeaderName;
-use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admin::{ReloadOutcome, Reloaded};
 use super::pb::{should_allow_joint_response, should_allow_response};
 use super::{lenient_decode, pb};
-use crate::limiter::{
-    AdminError, BATCH_MAX, CallerDeadline, JointRefusal, Limiter, Refunded, Refusal, RequestId,
-};
+use crate::limiter::{AdminError, BATCH_MAX, JointRefusal, Limiter, Refunded, Refusal, RequestId};
 pub(super) use explanation::{explained, replicas};
 pub(super) use holds::{extend, extended, lost, optional_id, record, reserve, settle, settled};
 pub(super) use overrides::{
     deletion, new_override, not_changed, override_list, override_query, plan_override,
 };
 pub(super) use plans::plan;
+pub(super) use timeout::caller_deadline;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::headers::{HeaderForm, headers};
@@ -352,42 +350,6 @@ pub(super) fn batch_size(requests: usize) -> Status {
     Status::invalid_argument(format!(
         "the batch has {requests} requests: send 1 to {BATCH_MAX}"
     ))
-}
-
-/// Parsed once, since a name given as a string would be parsed for each lookup.
-static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-
-/// The caller's deadline; `None` without one. Source: `grpc-timeout` of the gRPC wire protocol: at most eight digits and a unit.
-///
-/// Errors: INVALID_ARGUMENT when it is malformed. Such a caller believes in a deadline that nobody would keep.
-pub(super) fn caller_deadline(metadata: &MetadataMap) -> Result<Option<CallerDeadline>, Status> {
-    let Some(value) = metadata.as_ref().get(&TIMEOUT) else {
-        return Ok(None);
-    };
-    let whole = value.to_str().ok().and_then(timeout);
-    let malformed = || {
-        Status::invalid_argument(
-            "grpc-timeout is malformed: send 1 to 8 digits and a unit, one of H M S m u n",
-        )
-    };
-    whole
-        .map(|whole| Some(CallerDeadline::new(whole)))
-        .ok_or_else(malformed)
-}
-
-fn timeout(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let is_number = digits.len() <= 8 && digits.bytes().all(|digit| digit.is_ascii_digit());
-    let amount: u64 = digits.parse().ok().filter(|_| is_number)?;
-    match unit {
-        "H" => Some(Duration::from_secs(amount * 3600)),
-        "M" => Some(Duration::from_secs(amount * 60)),
-        "S" => Some(Duration::from_secs(amount)),
-        "m" => Some(Duration::from_millis(amount)),
-        "u" => Some(Duration::from_micros(amount)),
-        "n" => Some(Duration::from_nanos(amount)),
-        _ => None,
-    }
 }
 
 /// The header fields of a decision by `plan`.

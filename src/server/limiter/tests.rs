@@ -8,6 +8,7 @@ mod stores;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tollgate_store::StoreDeadline;
 
 pub(super) use self::stores::{Broken, RecordsDeadline};
 use super::*;

@@ -1,6 +1,7 @@
 //! Any bytes as a message give a valid check or an error with a text.
 
 use prost::Message;
+use tonic::metadata::MetadataMap;
 
 use super::*;
 use crate::fuzz::fuzz;

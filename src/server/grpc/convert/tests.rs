@@ -1,6 +1,7 @@
 //! Callers' deadlines and durations, as gRPC writes them.
 
 use super::*;
+use tonic::metadata::MetadataMap;
 
 fn deadline_of(text: &str) -> Result<Duration, Code> {
     let mut metadata = MetadataMap::new();

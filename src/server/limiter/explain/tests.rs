@@ -1,6 +1,8 @@
 //! What an explanation says: of every policy and outcome, and that it changes nothing.
 
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tollgate_core::decision::Outcome;
 
 use super::*;
 use crate::limiter::tests::{

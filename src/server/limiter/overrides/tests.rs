@@ -3,6 +3,8 @@
 mod size;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::plan::OVERRIDE_PREFIXES_MAX;
+use tollgate_core::plan::PlanSet;
 
 use super::super::tests::{SETTINGS, broken, plan, request};
 use super::*;

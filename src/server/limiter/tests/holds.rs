@@ -1,6 +1,7 @@
 //! Calls about holds, by a store that does something while it is asked.
 
 use std::sync::atomic::AtomicUsize;
+use tollgate_store::StoreDeadline;
 
 use super::*;
 use crate::limiter::TopSettings;

@@ -3,6 +3,7 @@
 use super::*;
 use tollgate_core::algorithm::Reading;
 use tollgate_core::joint::JointDecision;
+use tollgate_store::StoreDeadline;
 use tollgate_store::{Charged, Settled};
 
 async fn ask<S: Store>(limiter: &Limiter<S>, requests: &[(&str, u64)]) -> JointDecision {

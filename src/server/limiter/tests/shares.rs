@@ -1,6 +1,7 @@
 //! Shares of the quotas while stores cannot decide: what one replica grants, and what all grant together.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use tollgate_store::StoreDeadline;
 
 use super::*;
 

@@ -2,6 +2,8 @@
 
 use super::*;
 use allocation_counter::measure;
+use tollgate_core::plan::OVERRIDE_KEYS_MAX;
+use tollgate_core::plan::OVERRIDE_PREFIXES_MAX;
 
 /// The effect of the override of this number.
 type EffectOf = fn(u64) -> OverrideEffect;
