@@ -1,9 +1,12 @@
 //! The house's rules, as tests: what may depend on what, what the algorithms may not know, how long things may be.
 
 mod algorithms;
+mod corpora;
 mod edge;
 mod lists;
+mod lua;
 mod names;
+mod tables;
 
 use std::path::{Path, PathBuf};
 
@@ -365,61 +368,6 @@ fn names_use_the_usual_word_for_a_thing_and_no_metaphor() {
     }
 }
 
-/// Functions without those in them, and regions without functions: what is read as one.
-#[test]
-fn lua_files_functions_and_regions_stay_short() {
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let mut functions = 0;
-    for source in sources("src", &["lua"]) {
-        let is_code = |line: &&str| {
-            !line.trim().is_empty() && (!line.trim().starts_with("--") || line.starts_with("--{"))
-        };
-        let lines: Vec<&str> = source.text.lines().filter(is_code).collect();
-        assert!(
-            lines.len() <= LUA_FILE_LINES_MAX,
-            "{} has {} code lines",
-            source.path,
-            lines.len()
-        );
-        // The lines of each, innermost last; what stands outside of all is the first.
-        let mut open = vec![(String::new(), 0, 0)];
-        for line in lines {
-            if line.starts_with("--{") {
-                open = vec![(line.to_owned(), 0, 0)];
-                continue;
-            }
-            let begins = line.contains("function(") || line.contains("function ");
-            if begins && !line.contains(" end") {
-                functions += 1;
-                open.push((line.trim().to_owned(), indent(line), 0));
-                continue;
-            }
-            if open.len() > 1
-                && line.trim_start().starts_with("end")
-                && indent(line) == open[open.len() - 1].1
-            {
-                open.pop();
-                continue;
-            }
-            let (name, _, own) = open.last_mut().unwrap();
-            *own += 1;
-            assert!(
-                *own <= LUA_FUNCTION_LINES_MAX,
-                "{}: {name} has more lines",
-                source.path
-            );
-        }
-        assert_eq!(
-            open.len(),
-            1,
-            "{}: {} has no end",
-            source.path,
-            open.last().unwrap().0
-        );
-    }
-    assert!(functions > 40, "{functions} functions found");
-}
-
 #[test]
 fn no_code_unwraps_and_every_lint_exception_has_a_reason() {
     for source in sources("src", &["rs"])
@@ -473,75 +421,6 @@ fn every_mutant_of_the_checker_still_changes_the_sources() {
     assert_eq!(told.matches(": changes ").count(), 40, "{told}");
 }
 
-/// Most files, and bytes, of all corpora: they are read again with each `cargo test`.
-const CORPORA_FILES_MAX: usize = 640;
-const CORPORA_BYTES_MAX: u64 = 300 << 10;
-
-#[test]
-fn every_corpus_belongs_to_a_target_that_can_be_fuzzed_and_all_are_small() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let script = std::fs::read_to_string(root.join("tests/fuzz")).unwrap();
-    let words = |line: &str| {
-        line.strip_prefix("fuzz ")
-            .and_then(|rest| rest.split_once(' '))
-            .map(|(a, b)| (a.to_owned(), b.to_owned()))
-    };
-    let mut fuzzed: Vec<(String, String)> = script.lines().filter_map(words).collect();
-    let mut targets = Vec::new();
-    for source in sources("src", &["rs"]) {
-        for (before, after) in source
-            .text
-            .match_indices("fuzz!(\"")
-            .map(|(place, found)| source.text.split_at(place + found.len()))
-        {
-            // The crate, and the test as it is named: the module of its file, of the module in it, and the function's.
-            let path = source.path["src/".len()..].trim_end_matches(".rs");
-            let (of_crate, path) = path.split_once('/').unwrap();
-            let module = path.replace('/', "::");
-            let inner = if source.path.ends_with("/fuzz.rs") {
-                ""
-            } else {
-                "::tests"
-            };
-            let test = before
-                .rsplit("fn ")
-                .next()
-                .unwrap()
-                .split('(')
-                .next()
-                .unwrap();
-            targets.push((
-                after.split('"').next().unwrap().to_owned(),
-                format!("{of_crate} {module}{inner}::{test}"),
-            ));
-        }
-    }
-    let mut corpora = Vec::new();
-    let mut sizes = Vec::new();
-    for folder in std::fs::read_dir(root.join("tests/corpora")).unwrap() {
-        let folder = folder.unwrap();
-        let files = std::fs::read_dir(folder.path().join("corpus")).unwrap();
-        sizes.extend(files.map(|file| file.unwrap().metadata().unwrap().len()));
-        corpora.push(folder.file_name().into_string().unwrap());
-    }
-    fuzzed.sort();
-    targets.sort();
-    corpora.sort();
-    assert_eq!(
-        fuzzed, targets,
-        "tests/fuzz names other targets than there are"
-    );
-    assert_eq!(
-        targets.iter().map(|target| &target.0).collect::<Vec<_>>(),
-        corpora.iter().collect::<Vec<_>>()
-    );
-    assert!(
-        sizes.len() <= CORPORA_FILES_MAX && sizes.iter().sum::<u64>() <= CORPORA_BYTES_MAX,
-        "{} files",
-        sizes.len()
-    );
-}
-
 /// A line is in the log some time after it was written, on a busy machine long after: `wait_for_line` waits for it. After a
 /// server's end, and to look for what must not be there (`end_and_log`), the log is whole.
 #[test]
@@ -554,113 +433,6 @@ fn no_test_reads_a_log_before_its_line_may_be_there() {
                 && line.contains(".log().contains(");
             assert!(!early, "{}:{}: wait for the line", suite.path, index + 1);
         }
-    }
-}
-
-/// The rows of a document's table, each as its cells without the spaces around them.
-fn table(text: &str, section: &str) -> Vec<Vec<String>> {
-    let text = text
-        .split(&format!("\n## {section}\n"))
-        .nth(1)
-        .expect(section)
-        .split("\n## ")
-        .next()
-        .unwrap();
-    let cells = |line: &str| {
-        line.trim_matches('|')
-            .split(" | ")
-            .map(|cell| cell.trim().to_owned())
-            .collect()
-    };
-    let rows: Vec<_> = text
-        .lines()
-        .filter(|line| line.starts_with('|'))
-        .skip(2)
-        .map(cells)
-        .collect();
-    assert!(!rows.is_empty(), "{section} has no table");
-    rows
-}
-
-fn document(path: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
-}
-
-/// The numbers that a test's name bears: `fault_05_and_09_…` has two.
-fn faults_of(test: &str) -> Vec<u32> {
-    let words: Vec<&str> = test.split('_').skip(1).collect();
-    let others = words[1..]
-        .chunks(2)
-        .take_while(|pair| pair[0] == "and")
-        .filter_map(|pair| pair.get(1));
-    std::iter::once(&words[0])
-        .chain(others)
-        .map_while(|word| word.parse().ok())
-        .collect()
-}
-
-/// Numbers may have gaps, so that several people may add rows at once.
-#[test]
-fn every_fault_has_a_test_with_its_number_and_every_such_test_a_row() {
-    let suites = sources("tests", &["rs"]);
-    let names = suites
-        .iter()
-        .flat_map(|suite| suite.text.split("fn ").skip(1))
-        .filter_map(|rest| rest.split('(').next());
-    let tests: Vec<&str> = names.filter(|name| name.starts_with("fault_")).collect();
-    let mut rows = Vec::new();
-    for row in table(&document("docs/failures.md"), "Faults") {
-        let number: u32 = row[0].parse().unwrap();
-        assert!(
-            rows.last().is_none_or(|last| *last < number),
-            "row {number} of docs/failures.md is not in order"
-        );
-        let shown = tests.iter().any(|test| faults_of(test).contains(&number));
-        assert!(
-            shown,
-            "docs/failures.md, row {number}: no test bears this number"
-        );
-        rows.push(number);
-    }
-    for (test, number) in tests.iter().flat_map(|test| {
-        faults_of(test)
-            .into_iter()
-            .map(move |number| (test, number))
-    }) {
-        assert!(
-            rows.contains(&number),
-            "{test} has no row {number} in docs/failures.md"
-        );
-    }
-}
-
-#[test]
-fn every_budget_is_the_constant_that_the_documents_name() {
-    for row in table(&document("docs/budgets.md"), "Budgets") {
-        let cell = row
-            .get(2)
-            .unwrap_or_else(|| panic!("docs/budgets.md: {row:?} names no constant"));
-        let (constant, rest) = cell.trim_start_matches('`').split_once('`').unwrap();
-        let (name, value) = constant
-            .split_once(" = ")
-            .unwrap_or_else(|| panic!("docs/budgets.md: {constant} has no value"));
-        let path = rest
-            .trim()
-            .split("](../")
-            .nth(1)
-            .unwrap_or_else(|| panic!("docs/budgets.md: {constant} has no file"));
-        let source = std::fs::read_to_string(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(path.trim_end_matches(')')),
-        )
-        .unwrap();
-        let declared = source
-            .split(&format!("const {name}: "))
-            .nth(1)
-            .and_then(|rest| rest.split(';').next());
-        let found = declared
-            .and_then(|declared| declared.split_once(" = "))
-            .map(|(_, value)| value);
-        assert_eq!(found, Some(value), "docs/budgets.md: {constant} in {path}");
     }
 }
 

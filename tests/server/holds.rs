@@ -1,5 +1,8 @@
 //! Holds, records and requests with an id, through gRPC and the real program.
 
+mod operators;
+mod world;
+
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy, HoldState, Outcome, SettleOutcome};
 use tonic::Code;
@@ -8,6 +11,8 @@ use tonic::transport::Channel;
 use crate::support::admin::AdminFixture;
 use crate::support::http::Scrape;
 use crate::support::server::{Client, channel_to, request};
+use operators::*;
+use world::World;
 
 const PLANS: &str = "
 listen: { http: '127.0.0.1:0' }
@@ -20,49 +25,6 @@ plans:
   estimate: { limits: [ { quota: 10, window: 1h, algorithm: sliding_counter } ] }
   free: { unlimited: true }
 ";
-
-struct World {
-    fixture: AdminFixture,
-    decide: Client,
-    hold: HoldServiceClient<Channel>,
-}
-
-impl World {
-    async fn start(arguments: &[&str]) -> Self {
-        let fixture = AdminFixture::start(PLANS, arguments).await;
-        let channel = channel_to(&fixture.server.address).await;
-        Self {
-            decide: fixture.client.clone(),
-            fixture,
-            hold: HoldServiceClient::new(channel),
-        }
-    }
-
-    async fn reserve(&mut self, plan: &str, id: &str, cost: u64) -> pb::ReserveResponse {
-        let reserved = self.hold.reserve(reserve(plan, id, cost)).await;
-        reserved.unwrap().into_inner()
-    }
-
-    async fn settle(&mut self, plan: &str, id: &str, actual: Option<u64>) -> pb::SettleResponse {
-        let settled = self.hold.settle(settle(plan, id, actual)).await;
-        settled.unwrap().into_inner()
-    }
-
-    async fn record(&mut self, plan: &str, id: &str, cost: u64) -> pb::RecordResponse {
-        let recorded = self.decide.record(record(plan, id, cost)).await;
-        recorded.unwrap().into_inner()
-    }
-
-    async fn peek(&mut self, plan: &str) -> pb::ShouldAllowResponse {
-        let peek = pb::PeekRequest {
-            key: "acme".to_owned(),
-            plan: plan.to_owned(),
-            ..Default::default()
-        };
-        let peeked = self.decide.peek(peek).await.unwrap().into_inner();
-        peeked.answer.unwrap()
-    }
-}
 
 pub(super) fn reserve(plan: &str, id: &str, cost: u64) -> pb::ReserveRequest {
     pb::ReserveRequest {
@@ -490,74 +452,4 @@ async fn plans_tell_their_holds_and_metrics_count_them(mut world: World) {
         let name = format!("tollgate_hold_units_total{{plan=\"tokens\",kind=\"{kind}\"}}");
         assert_eq!(scrape.value(&name), units, "{kind}");
     }
-}
-
-async fn the_greatest_numbers_are_counted_and_drag_no_other_request_along(mut world: World) {
-    // Units times microseconds are more than 2^64.
-    let recorded = world.record("estimate", "r", 1_000_000_000_000).await;
-    assert_eq!(of_answer(recorded.answer.as_ref()), (false, Some(0)));
-    let peeked = world.peek("estimate").await;
-    assert_eq!(peeked.decided_by(), DecidedBy::Store);
-    // One of slots does not look at the cost.
-    for repeated in [false, true] {
-        let reserved = world.reserve("jobs", "a", u64::MAX).await;
-        assert_eq!((reserved.held, reserved.is_repeated), (true, repeated));
-    }
-    for id in ["b", "c", "d", "e"] {
-        assert!(world.reserve("jobs", id, u64::MAX).await.held);
-    }
-    let full = world.reserve("jobs", "f", u64::MAX).await.answer.unwrap();
-    assert_eq!((full.allowed, full.decided_by()), (false, DecidedBy::Store));
-}
-
-async fn operators_see_the_slots_of_a_plan_that_counts_nothing_else(mut world: World) {
-    world.reserve("jobs", "a", 1).await;
-    let (key, plan) = ("acme".to_owned(), "jobs".to_owned());
-    let explain = pb::ExplainRequest {
-        key: key.clone(),
-        plan: plan.clone(),
-        ..Default::default()
-    };
-    let admin = &mut world.fixture.admin;
-    let explained = admin.explain(explain).await.unwrap().into_inner();
-    assert_eq!((explained.limits.len(), explained.limits[0].used), (1, 1));
-    let told = "is allowed: in limit concurrency, which binds, 1 of 5 slots are taken and 4 can be taken now";
-    assert!(explained.sentence.contains(told), "{}", explained.sentence);
-    let refund = pb::RefundRequest {
-        key,
-        plan,
-        cost: Some(1),
-        ..Default::default()
-    };
-    let refunded = admin.refund(refund).await.unwrap().into_inner();
-    assert_eq!(refunded.refunded, 0);
-}
-
-async fn operators_see_open_holds_and_known_ids(mut world: World) {
-    world.reserve("mixed", "a", 2).await;
-    world.reserve("mixed", "b", 3).await;
-    world.record("mixed", "c", 1).await;
-    let explain = pb::ExplainRequest {
-        key: "acme".to_owned(),
-        plan: "mixed".to_owned(),
-        ..Default::default()
-    };
-    let explained = world
-        .fixture
-        .admin
-        .explain(explain)
-        .await
-        .unwrap()
-        .into_inner();
-    let holds = explained.holds.unwrap();
-    assert_eq!((holds.open, holds.units, holds.known_ids), (2, 5, 1));
-    let slots = &explained.limits[1];
-    assert_eq!((slots.used, slots.releases.len()), (2, 2));
-    assert_eq!(explained.limits[0].used, 6);
-    let told = "is denied by limit concurrency: 2 of 2 slots are taken";
-    let sentence = &explained.sentence;
-    assert!(
-        sentence.contains(told) && sentence.contains("2 holds are open"),
-        "{sentence}"
-    );
 }

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod edits;
+mod fixture;
 mod refunds;
 mod resets;
 
@@ -22,6 +23,7 @@ use crate::support::plans::{
 };
 use crate::support::redis::{Redis, cli, other_make};
 use edits::*;
+use fixture::Fixture;
 use refunds::*;
 use resets::*;
 
@@ -32,99 +34,6 @@ const ALL: [Algorithm; Algorithm::EVERY.len()] = Algorithm::EVERY;
 /// Uncommon windows, whose logs are listed in the index.
 const ODD: Duration = Duration::from_secs(97);
 const ODD_TOO: Duration = Duration::from_millis(4_321_000);
-
-/// A store, its clock, and the servers that it uses.
-struct Fixture {
-    store: ConfiguredStore,
-    clock: FakeClock,
-    redis: Option<Arc<Redis>>,
-    /// The servers whose keys the tests read.
-    ports: Vec<u16>,
-}
-
-impl Fixture {
-    fn memory() -> Self {
-        let clock = FakeClock::new();
-        let store = MemoryStore::new(64 << 20, Arc::new(clock.clone()));
-        Self {
-            store: ConfiguredStore::Memory(Arc::new(store)),
-            clock,
-            redis: None,
-            ports: Vec::new(),
-        }
-    }
-
-    /// On a server whose keys the tests may read and change.
-    fn on(redis: Arc<Redis>) -> Self {
-        let fixture = Self::at(&redis.url(), std::slice::from_ref(&*redis));
-        Self {
-            redis: Some(redis),
-            ..fixture
-        }
-    }
-
-    /// On what others stand on too: servers that all together have what is kept.
-    fn at(url: &str, servers: &[Redis]) -> Self {
-        let clock = FakeClock::new();
-        let store = RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap();
-        let ports = servers.iter().map(|server| server.port).collect();
-        Self {
-            store: ConfiguredStore::Redis(store),
-            clock,
-            redis: None,
-            ports,
-        }
-    }
-
-    async fn decide(&self, ask: Check) -> Verdict {
-        self.store.decide_one(&ask, PATIENCE).await.unwrap()
-    }
-
-    async fn fits(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> bool {
-        self.decide(ask(plan, key, cost)).await.fits
-    }
-
-    /// Units that each limit gave back.
-    async fn refund(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> Vec<u64> {
-        let verdict = self.decide(refund(plan, key, cost)).await;
-        assert!(verdict.fits);
-        verdict.refunded(plan.limits()).to_vec()
-    }
-
-    async fn reset(&self, group: &str, key: &str) -> bool {
-        let subject = Subject {
-            key: Key::new(key).unwrap(),
-            counts_as: group.into(),
-            log_windows_us: Vec::new(),
-        };
-        self.store.reset(&subject, PATIENCE).await.unwrap()
-    }
-
-    /// Keys that are kept, with all that they hold.
-    fn kept(&self) -> String {
-        let dump = "local all = redis.call('KEYS', '*group:*') table.sort(all) local out = '' for _, k in ipairs(all) do out = out .. k .. redis.sha1hex(redis.call('DUMP', k)) .. expires(k) end return out";
-        // Redis 6.2 does not report that.
-        let expires = "local function expires(k) local ok, at = pcall(redis.call, 'PEXPIRETIME', k) return type(at) == 'number' and at or '' end ";
-        match &self.store {
-            ConfiguredStore::Redis(_) => self
-                .ports
-                .iter()
-                .map(|port| cli(*port, &["EVAL", &format!("{expires}{dump}"), "0"]))
-                .collect(),
-            ConfiguredStore::Memory(store) if store.is_empty() => String::new(),
-            ConfiguredStore::Memory(store) => format!("{} keys", store.len()),
-        }
-    }
-
-    async fn remaining(&self, plan: &Arc<Plan>, key: &str) -> Vec<u64> {
-        let verdict = self.decide(peek(plan, key, 1)).await;
-        verdict
-            .statuses(plan.limits(), Cost::ONE)
-            .iter()
-            .map(|status| status.remaining)
-            .collect()
-    }
-}
 
 async fn a_limit_is_reached_exactly(fixture: Fixture) {
     for algorithm in ALL {
