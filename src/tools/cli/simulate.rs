@@ -12,6 +12,7 @@ mod input;
 mod pipeline;
 mod progress;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -107,54 +108,13 @@ pub(super) fn run(arguments: SimulateArguments) -> ExitCode {
 }
 
 fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
-    let wrong = |sentence: String| (2, sentence);
-    if [&arguments.config, &arguments.log]
-        .iter()
-        .all(|path| path.as_os_str() == INPUT)
-    {
-        return Err(wrong(
-            "--config and --log are both standard input; name a file for one of them".to_owned(),
-        ));
-    }
-    let format =
-        Format::parse(&arguments.format).map_err(|error| wrong(format!("--format: {error}")))?;
-    let configs = configs(arguments)?;
-    let name = arguments.log.display().to_string();
-    let mut log =
-        OpenedLog::open(&arguments.log).map_err(|error| (1, format!("{name} {error}")))?;
-    let sample = log
-        .lines
-        .sample()
-        .map_err(|error| (1, format!("{name} cannot be read: {error}")))?;
-    if sample.is_empty() {
-        return Err((1, format!("{name} {}", log.lines.why_no_sample())));
-    }
-    let SimulateArguments {
-        key,
-        plan,
-        cost,
-        time,
-        ..
-    } = arguments;
-    let options = LineOptions {
-        format,
-        key: key.clone(),
-        plan: plan.clone(),
-        cost: cost.clone(),
-        time: time.clone(),
-    };
-    let reader =
-        LineReader::new(&options, &sample).map_err(|error| wrong(format!("{name}: {error}")))?;
-    let setup = setup(&configs, arguments, &reader).map_err(wrong)?;
-    let (mut summary, parts) =
-        pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
-    (summary.key, summary.made_us) = (key.clone(), SystemClock.now_us());
-    let report = Report::new(summary, setup.variants, &setup.names, &parts);
+    let report = replay(arguments)?;
     if report.requests == 0 {
         return Err((
             1,
             format!(
-                "{name} has no request to replay: {}",
+                "{} has no request to replay: {}",
+                arguments.log.display(),
                 remarks(&report).join("; ")
             ),
         ));
@@ -166,6 +126,56 @@ fn simulate(arguments: &SimulateArguments) -> Result<String, Failure> {
     } else {
         text(&report)
     })
+}
+
+/// Replays the log, and reports what the limits did.
+fn replay(arguments: &SimulateArguments) -> Result<Report, Failure> {
+    let wrong = |sentence: String| (2, sentence);
+    let inputs = [&arguments.config, &arguments.log];
+    if inputs.iter().all(|path| path.as_os_str() == INPUT) {
+        return Err(wrong(
+            "--config and --log are both standard input; name a file for one of them".to_owned(),
+        ));
+    }
+    let options = line_options(arguments).map_err(wrong)?;
+    let configs = configs(arguments)?;
+    let name = arguments.log.display();
+    let mut log =
+        OpenedLog::open(&arguments.log).map_err(|error| (1, format!("{name} {error}")))?;
+    let reader = line_reader(&options, &mut log, &name.to_string())?;
+    let setup = setup(&configs, arguments, &reader).map_err(wrong)?;
+    let (mut summary, parts) =
+        pipeline::replay(log, reader, &setup).map_err(|error| (1, format!("{name} {error}")))?;
+    summary.key.clone_from(&arguments.key);
+    summary.made_us = SystemClock.now_us();
+    Ok(Report::new(summary, setup.variants, &setup.names, &parts))
+}
+
+fn line_options(arguments: &SimulateArguments) -> Result<LineOptions, String> {
+    let format = Format::parse(&arguments.format).map_err(|error| format!("--format: {error}"))?;
+    Ok(LineOptions {
+        format,
+        key: arguments.key.clone(),
+        plan: arguments.plan.clone(),
+        cost: arguments.cost.clone(),
+        time: arguments.time.clone(),
+    })
+}
+
+/// What reads the lines of a log, after a look at the first of them. `name` is the log's.
+fn line_reader(
+    options: &LineOptions,
+    log: &mut OpenedLog,
+    name: &str,
+) -> Result<LineReader, Failure> {
+    let sample = log
+        .lines
+        .sample()
+        .map_err(|error| (1, format!("{name} cannot be read: {error}")))?;
+    if sample.is_empty() {
+        return Err((1, format!("{name} {}", log.lines.why_no_sample())));
+    }
+    LineReader::new(options, &sample).map_err(|error| (2, format!("{name}: {error}")))
 }
 
 /// The configs, the one to try first, each with its name.
@@ -187,58 +197,72 @@ fn setup(
     reader: &LineReader,
 ) -> Result<Setup, String> {
     let spacings: &[_] = match reader.is_in_whole_seconds() {
-        true => &[
-            (RequestSpacing::AsStamped, Some(RequestSpacing::AsStamped)),
-            (RequestSpacing::Evenly, Some(RequestSpacing::Evenly)),
-        ],
-        false => &[(RequestSpacing::AsStamped, None)],
+        true => &[RequestSpacing::AsStamped, RequestSpacing::Evenly],
+        false => &[RequestSpacing::AsStamped],
     };
-    let mut setup = Setup {
-        names: Vec::new(),
-        plans: Vec::new(),
-        variants: Vec::new(),
-        configs: Vec::new(),
-        default: None,
-        keys_max: 0,
-    };
-    setup.keys_max = arguments.keys_max.try_into().unwrap_or(usize::MAX);
-    let variants = |(config, _): &(String, PlanSet)| {
-        spacings
-            .iter()
-            .map(|(_, spacing)| VariantName {
-                config: config.clone(),
-                spacing: *spacing,
-            })
-            .collect::<Vec<_>>()
-    };
-    setup.variants = configs.iter().flat_map(variants).collect();
-    let plans = |(_, plans): &(String, PlanSet)| vec![plans.clone(); spacings.len()];
-    setup.configs = configs.iter().flat_map(plans).collect();
-    let names = match reader.reads_plans() {
-        true => configs
-            .iter()
-            .flat_map(|(_, plans)| plans.iter().map(|plan| plan.name.to_string()))
-            .collect(),
-        false => std::collections::BTreeSet::from([arguments.plan.clone()]),
-    };
-    for name in names {
-        let plans: Vec<Arc<Plan>> = configs
-            .iter()
-            .map(|(config, plans)| plan_of(config, plans, &name))
-            .collect::<Result<_, _>>()?;
-        let variants = plans
-            .iter()
-            .flat_map(|plan| spacings.iter().map(|(spacing, _)| (plan.clone(), *spacing)));
-        setup.plans.push(variants.collect());
-        setup.names.push(name);
+    let names = plan_names(configs, arguments, reader);
+    let plans = names
+        .iter()
+        .map(|name| plans_of_variants(configs, spacings, name))
+        .collect::<Result<_, _>>()?;
+    let plan_sets = |(_, plans): &(String, PlanSet)| vec![plans.clone(); spacings.len()];
+    Ok(Setup {
+        plans,
+        variants: variant_names(configs, spacings),
+        configs: configs.iter().flat_map(plan_sets).collect(),
+        default: default_plan(configs, &names),
+        names,
+        keys_max: arguments.keys_max.try_into().unwrap_or(usize::MAX),
+    })
+}
+
+/// The plans to replay by: all of the configs where lines of the log name one, else the one that is asked for.
+fn plan_names(
+    configs: &[(String, PlanSet)],
+    arguments: &SimulateArguments,
+    reader: &LineReader,
+) -> Vec<String> {
+    if !reader.reads_plans() {
+        return vec![arguments.plan.clone()];
     }
-    let default = configs
-        .first()
-        .and_then(|(_, plans)| plans.default_plan())
-        .map(|(_, plan)| plan.name.to_string());
-    setup.default =
-        default.and_then(|default| setup.names.iter().position(|name| *name == default));
-    Ok(setup)
+    let names: BTreeSet<String> = configs
+        .iter()
+        .flat_map(|(_, plans)| plans.iter().map(|plan| plan.name.to_string()))
+        .collect();
+    names.into_iter().collect()
+}
+
+/// The plan that each config has for this name, at each spacing.
+fn plans_of_variants(
+    configs: &[(String, PlanSet)],
+    spacings: &[RequestSpacing],
+    name: &str,
+) -> Result<Vec<(Arc<Plan>, RequestSpacing)>, String> {
+    let mut variants = Vec::new();
+    for (config, plans) in configs {
+        let plan = plan_of(config, plans, name)?;
+        variants.extend(spacings.iter().map(|spacing| (plan.clone(), *spacing)));
+    }
+    Ok(variants)
+}
+
+/// Each config at each spacing, which has a name where there are several.
+fn variant_names(configs: &[(String, PlanSet)], spacings: &[RequestSpacing]) -> Vec<VariantName> {
+    let variants = |(config, _): &(String, PlanSet)| {
+        let config = config.clone();
+        spacings.iter().map(move |spacing| VariantName {
+            config: config.clone(),
+            spacing: (spacings.len() > 1).then_some(*spacing),
+        })
+    };
+    configs.iter().flat_map(variants).collect()
+}
+
+/// The index of the first config's default plan.
+fn default_plan(configs: &[(String, PlanSet)], names: &[String]) -> Option<usize> {
+    let (_, plans) = configs.first()?;
+    let (_, default) = plans.default_plan()?;
+    names.iter().position(|name| **name == *default.name)
 }
 
 /// The plan of a config that decides for this name.
@@ -251,6 +275,11 @@ fn plan_of(config: &str, plans: &PlanSet, name: &str) -> Result<Arc<Plan>, Strin
         }
         return Ok(plan.clone());
     }
+    Err(unknown_plan(config, plans, name))
+}
+
+/// Says that a config has no plan of this name, and which it has.
+fn unknown_plan(config: &str, plans: &PlanSet, name: &str) -> String {
     let suggested = plans
         .find(name)
         .map_err(|unknown| plans.suggest(unknown))
@@ -261,7 +290,7 @@ fn plan_of(config: &str, plans: &PlanSet, name: &str) -> Result<Arc<Plan>, Strin
         .take(PLANS_LISTED_MAX)
         .map(|plan| &*plan.name)
         .collect();
-    Err(match suggested {
+    match suggested {
         Some(nearest) => {
             format!("{config}: plan {name:?} is not in the config; did you mean {nearest:?}?")
         }
@@ -269,7 +298,7 @@ fn plan_of(config: &str, plans: &PlanSet, name: &str) -> Result<Arc<Plan>, Strin
             "{config}: plan {name:?} is not in the config; there are {}",
             list.join(", ")
         ),
-    })
+    }
 }
 
 fn write(path: Option<&Path>, content: impl Fn() -> String) -> Result<(), Failure> {

@@ -32,24 +32,19 @@ pub(super) struct OpenedLog {
 impl OpenedLog {
     /// Errors: a sentence that follows the name of the log.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let cannot = |error: io::Error| format!("cannot be read: {error}");
         let is_input = path.as_os_str() == INPUT;
         let (source, bytes): (Box<dyn Read>, Option<u64>) = if is_input {
             (Box::new(io::stdin()), None)
         } else {
-            let file = File::open(path).map_err(cannot)?;
-            let metadata = file.metadata().map_err(cannot)?;
-            if metadata.is_dir() {
-                return Err("is a directory; name a log in it".to_owned());
-            }
-            (Box::new(file), metadata.is_file().then_some(metadata.len()))
+            let (file, bytes) = open_file(path)?;
+            (Box::new(file), bytes)
         };
         let read = Arc::new(AtomicU64::new(0));
         let source = begin(CountedRead {
             source,
             read: read.clone(),
         })
-        .map_err(cannot)?;
+        .map_err(cannot_be_read)?;
         let name = if is_input {
             "standard input".to_owned()
         } else {
@@ -62,6 +57,20 @@ impl OpenedLog {
             name,
         })
     }
+}
+
+/// Opens a file. Returns its size too, unless it is a pipe or a device.
+fn open_file(path: &Path) -> Result<(File, Option<u64>), String> {
+    let file = File::open(path).map_err(cannot_be_read)?;
+    let metadata = file.metadata().map_err(cannot_be_read)?;
+    if metadata.is_dir() {
+        return Err("is a directory; name a log in it".to_owned());
+    }
+    Ok((file, metadata.is_file().then_some(metadata.len())))
+}
+
+fn cannot_be_read(error: io::Error) -> String {
+    format!("cannot be read: {error}")
 }
 
 /// Looks at the first bytes, and decompresses what begins as gzip does.

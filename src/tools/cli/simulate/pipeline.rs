@@ -171,17 +171,10 @@ fn read(
     mut log: OpenedLog,
     mut reader: LineReader,
     setup: &Setup,
-    mut threads: Threads,
+    threads: Threads,
 ) -> Result<LogSummary, String> {
     let mut progress = ProgressBar::new(log.bytes);
-    // A seed that the writer of a log cannot know, so that no keys can be made to share a hash.
-    let seed = std::hash::RandomState::new().hash_one(0);
-    let (names, mut order) = (PlansByName::new(setup), ReorderBuffer::default());
-    let mut summary = LogSummary {
-        name: log.name.clone(),
-        keys_max: setup.keys_max,
-        ..LogSummary::default()
-    };
+    let mut requests = Requests::new(&log, setup, threads);
     let (mut request, mut number) = (LineRequest::default(), 0);
     while let Some(line) = log
         .lines
@@ -198,41 +191,78 @@ fn read(
             Line::Text(line) => reader.read(line, &mut request),
             Line::TooLong => Err(Skipped::Unreadable("it is longer than 64 KiB")),
         };
-        summary.lines += 1;
-        if let Err(skipped) = read {
-            skip(&mut summary, number, skipped);
-            continue;
-        }
-        let Some(plan) = names.find(&request.plan) else {
-            skip_without_plan(&mut summary, &request.plan);
-            continue;
-        };
-        let (at_us, cost) = (request.at_us, request.cost);
-        let (first, last) = summary.times_us.unwrap_or((at_us, at_us));
-        summary.times_us = Some((first.min(at_us), last.max(at_us)));
-        let hash = xxh3_64_with_seed(
-            &request.key,
-            seed.wrapping_add(names.components[plan] as u64),
-        );
-        order.push(
-            Event {
-                hash,
-                at_us,
-                even_us: at_us,
-                cost,
-                plan,
-            },
-            &request.key,
-        );
-        order.release(&mut |event, key| threads.send(event, key));
-        if threads.is_broken {
+        requests.take(number, read.map(|()| &request));
+        if requests.threads.is_broken {
             break;
         }
     }
-    order.finish(&mut |event, key| threads.send(event, key));
-    threads.finish();
-    summary.late = order.late();
-    Ok(summary)
+    Ok(requests.finish())
+}
+
+/// The requests of a log on their way to the threads, and what is known of the log.
+struct Requests {
+    names: PlansByName,
+    /// A seed that the writer of a log cannot know, so that no keys can be made to share a hash.
+    seed: u64,
+    order: ReorderBuffer,
+    threads: Threads,
+    summary: LogSummary,
+}
+
+impl Requests {
+    fn new(log: &OpenedLog, setup: &Setup, threads: Threads) -> Self {
+        Self {
+            names: PlansByName::new(setup),
+            seed: std::hash::RandomState::new().hash_one(0),
+            order: ReorderBuffer::default(),
+            threads,
+            summary: LogSummary {
+                name: log.name.clone(),
+                keys_max: setup.keys_max,
+                ..LogSummary::default()
+            },
+        }
+    }
+
+    /// Takes what the line of this number says.
+    fn take(&mut self, number: u64, read: Result<&LineRequest, Skipped>) {
+        self.summary.lines += 1;
+        match read {
+            Err(skipped) => skip(&mut self.summary, number, skipped),
+            Ok(request) => match self.names.find(&request.plan) {
+                Some(plan) => self.push(request, plan),
+                None => skip_without_plan(&mut self.summary, &request.plan),
+            },
+        }
+    }
+
+    fn push(&mut self, request: &LineRequest, plan: usize) {
+        let (at_us, cost) = (request.at_us, request.cost);
+        let (first, last) = self.summary.times_us.unwrap_or((at_us, at_us));
+        self.summary.times_us = Some((first.min(at_us), last.max(at_us)));
+        let seed = self.seed.wrapping_add(self.names.components[plan] as u64);
+        let event = Event {
+            hash: xxh3_64_with_seed(&request.key, seed),
+            at_us,
+            even_us: at_us,
+            cost,
+            plan,
+        };
+        self.order.push(event, &request.key);
+        let threads = &mut self.threads;
+        self.order
+            .release(&mut |event, key| threads.send(event, key));
+    }
+
+    /// Sends all that is held, and ends the batches.
+    fn finish(mut self) -> LogSummary {
+        let mut threads = self.threads;
+        self.order
+            .finish(&mut |event, key| threads.send(event, key));
+        threads.finish();
+        self.summary.late = self.order.late();
+        self.summary
+    }
 }
 
 fn skip_without_plan(summary: &mut LogSummary, plan: &[u8]) {
