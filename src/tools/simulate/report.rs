@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::replay::{
-    HOUR_US, Hour, Hours, NEED_UNKNOWN, Replay, RequestSpacing, Variant, WORST_MAX,
+    HOUR_US, Hour, Hours, NEED_UNKNOWN, PlanReplay, Replay, RequestSpacing, Variant, WORST_MAX,
 };
 use tollgate_core::plan::{Algorithm, Limit, Plan, Rule};
 
@@ -150,20 +150,6 @@ impl Report {
             .enumerate()
             .filter_map(|(plan, name)| plan_report(parts, plan, name))
             .collect();
-        let keys_denied = |variant: usize| {
-            let variants = parts
-                .iter()
-                .flat_map(|part| &part.plans)
-                .filter_map(|plan| plan.variants.get(variant));
-            variants
-                .map(|variant| variant.denied.iter().filter(|denied| **denied > 0).count() as u64)
-                .sum()
-        };
-        let overridden = |variant: usize| {
-            let plans = parts.iter().flat_map(|part| &part.plans);
-            let variants = plans.filter_map(|plan| plan.variants.get(variant));
-            variants.map(|variant| variant.decided_by_overrides).sum()
-        };
         Self {
             requests: sum(&|row| row.requests),
             beyond: parts.iter().map(|part| part.beyond).sum(),
@@ -171,8 +157,10 @@ impl Report {
                 .map(|variant| sum(&|row| row.denied[variant]))
                 .collect(),
             keys: plans.iter().map(|plan| plan.keys).sum(),
-            keys_denied: (0..variants.len()).map(keys_denied).collect(),
-            overridden: (0..variants.len()).map(overridden).collect(),
+            keys_denied: sums(parts, variants.len(), keys_denied),
+            overridden: sums(parts, variants.len(), |variant| {
+                variant.decided_by_overrides
+            }),
             worst: worst(parts, names),
             plans,
             hours,
@@ -219,17 +207,16 @@ impl Report {
         }
     }
 
-    /// For each config, its variants.
-    fn ranges_by_config(&self) -> Vec<Range<usize>> {
-        let spacings = if self
-            .variants
+    /// Whether each config is replayed at both spacings.
+    fn is_in_whole_seconds(&self) -> bool {
+        self.variants
             .iter()
             .any(|variant| variant.spacing.is_some())
-        {
-            2
-        } else {
-            1
-        };
+    }
+
+    /// For each config, its variants.
+    fn ranges_by_config(&self) -> Vec<Range<usize>> {
+        let spacings = if self.is_in_whole_seconds() { 2 } else { 1 };
         (0..self.variants.len())
             .step_by(spacings)
             .map(|first| first..(first + spacings).min(self.variants.len()))
@@ -304,13 +291,27 @@ fn hours(parts: &[Replay]) -> (Vec<Hour>, u64) {
     (sums, step_us)
 }
 
+/// For each variant, a number of it, added up over all plans and parts.
+fn sums(parts: &[Replay], variants: usize, number: impl Fn(&Variant) -> u64) -> Vec<u64> {
+    let sum = |variant: usize| {
+        let plans = parts.iter().flat_map(|part| &part.plans);
+        let of_plans = plans.filter_map(|plan| plan.variants.get(variant));
+        of_plans.map(&number).sum()
+    };
+    (0..variants).map(sum).collect()
+}
+
+fn keys_denied(variant: &Variant) -> u64 {
+    variant.denied.iter().filter(|denied| **denied > 0).count() as u64
+}
+
 fn plan_report(parts: &[Replay], plan: usize, name: &str) -> Option<PlanReport> {
     let parts: Vec<_> = parts
         .iter()
         .filter_map(|part| part.plans.get(plan))
         .collect();
     let keys = parts.iter().map(|part| part.requests.len() as u64).sum();
-    let variants = parts.first()?.variants.len();
+    let variants = &parts.first()?.variants;
     let of_variant = |variant: usize| {
         limits_of(
             &parts
@@ -319,17 +320,14 @@ fn plan_report(parts: &[Replay], plan: usize, name: &str) -> Option<PlanReport> 
                 .collect::<Vec<_>>(),
         )
     };
-    let rules = parts
-        .first()?
-        .variants
-        .iter()
-        .map(|variant| rule_name(&variant.plan))
-        .collect();
     (keys > 0).then(|| PlanReport {
         name: name.to_owned(),
         keys,
-        variants: (0..variants).map(of_variant).collect(),
-        rules,
+        variants: (0..variants.len()).map(of_variant).collect(),
+        rules: variants
+            .iter()
+            .map(|variant| rule_name(&variant.plan))
+            .collect(),
     })
 }
 
@@ -412,31 +410,32 @@ fn worst(parts: &[Replay], names: &[String]) -> Vec<WorstKey> {
     let mut keys = Vec::new();
     for part in parts {
         for (plan, name) in part.plans.iter().zip(names) {
-            let mut listed: Vec<_> = plan
-                .variants
-                .iter()
-                .flat_map(|variant| variant.worst.keys())
-                .collect();
-            listed.sort();
-            listed.dedup();
-            keys.extend(listed.into_iter().map(|(index, key)| {
-                WorstKey {
-                    plan: name.clone(),
-                    key: String::from_utf8_lossy(key).into_owned(),
-                    requests: plan.requests[*index].into(),
-                    denied: plan
-                        .variants
-                        .iter()
-                        .map(|variant| variant.denied[*index].into())
-                        .collect(),
-                }
-            }));
+            keys.extend(worst_of_plan(plan, name));
         }
     }
     let most = |key: &WorstKey| key.denied.iter().max().copied();
     keys.sort_by(|a, b| (most(b), &a.key, &a.plan).cmp(&(most(a), &b.key, &b.plan)));
     keys.truncate(WORST_MAX);
     keys
+}
+
+/// The worst keys of each variant, each key once.
+fn worst_of_plan(plan: &PlanReplay, name: &str) -> Vec<WorstKey> {
+    let variants = plan.variants.iter();
+    let mut listed: Vec<_> = variants.flat_map(|variant| variant.worst.keys()).collect();
+    listed.sort();
+    listed.dedup();
+    let worst = |(index, key): &(usize, Box<[u8]>)| WorstKey {
+        plan: name.to_owned(),
+        key: String::from_utf8_lossy(key).into_owned(),
+        requests: plan.requests[*index].into(),
+        denied: plan
+            .variants
+            .iter()
+            .map(|variant| variant.denied[*index].into())
+            .collect(),
+    };
+    listed.into_iter().map(worst).collect()
 }
 
 #[cfg(test)]

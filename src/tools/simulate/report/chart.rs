@@ -93,6 +93,19 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
         escape(&report.log.name)
     )?;
     legend(report, out)?;
+    bars(&plot, rows, step_us, out)?;
+    for variant in 1..report.variants.len() {
+        line(&plot, rows, variant, out)?;
+    }
+    let first_and_last = rows.first().zip(rows.last());
+    let times =
+        first_and_last.map(|(first, last)| [first, last].map(|row| label(row.start_us, step_us)));
+    axis(out, plot.most, times)?;
+    writeln!(out, "</svg>")
+}
+
+/// A bar for each row, with the part that the first variant denied.
+fn bars(plot: &Plot, rows: &[Hour], step_us: u64, out: &mut String) -> std::fmt::Result {
     for (index, row) in rows.iter().enumerate() {
         let denied = row.denied.first().copied().unwrap_or(0);
         let time = label(row.start_us, step_us);
@@ -107,23 +120,21 @@ fn draw(report: &Report, out: &mut String) -> std::fmt::Result {
         plot.bar(out, "d0", index, denied)?;
         writeln!(out, "</g>")?;
     }
-    for variant in 1..report.variants.len() {
-        let point = |(index, row): (usize, &Hour)| {
-            let x = plot.x(index) + plot.step * 0.43;
-            format!("{x:.2},{:.2}", plot.y(row.denied[variant]))
-        };
-        let points: Vec<String> = rows.iter().enumerate().map(point).collect();
-        writeln!(
-            out,
-            "<polyline class=\"d{variant}\" points=\"{}\"/>",
-            points.join(" ")
-        )?;
-    }
-    let first_and_last = rows.first().zip(rows.last());
-    let times =
-        first_and_last.map(|(first, last)| [first, last].map(|row| label(row.start_us, step_us)));
-    axis(out, plot.most, times)?;
-    writeln!(out, "</svg>")
+    Ok(())
+}
+
+/// A line through what a further variant denied.
+fn line(plot: &Plot, rows: &[Hour], variant: usize, out: &mut String) -> std::fmt::Result {
+    let point = |(index, row): (usize, &Hour)| {
+        let x = plot.x(index) + plot.step * 0.43;
+        format!("{x:.2},{:.2}", plot.y(row.denied[variant]))
+    };
+    let points: Vec<String> = rows.iter().enumerate().map(point).collect();
+    writeln!(
+        out,
+        "<polyline class=\"d{variant}\" points=\"{}\"/>",
+        points.join(" ")
+    )
 }
 
 /// The axis, the numbers beside it, and the times of the first and the last bar below it.
@@ -161,18 +172,7 @@ fn legend(report: &Report, out: &mut String) -> std::fmt::Result {
     )?;
     for variant in 0..report.variants.len() {
         let (x, y) = (LEFT + 110 + variant % 2 * 380, 10 + variant / 2 * 20);
-        match variant {
-            0 => writeln!(
-                out,
-                "<rect class=\"d0\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\"/>"
-            )?,
-            _ => writeln!(
-                out,
-                "<polyline class=\"d{variant}\" points=\"{x},{0} {1},{0}\"/>",
-                y + 6,
-                x + 12
-            )?,
-        }
+        mark(variant, x, y, out)?;
         writeln!(
             out,
             "<text x=\"{}\" y=\"{}\">denied {}</text>",
@@ -182,6 +182,22 @@ fn legend(report: &Report, out: &mut String) -> std::fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// What a variant is drawn as, in the legend.
+fn mark(variant: usize, x: usize, y: usize, out: &mut String) -> std::fmt::Result {
+    match variant {
+        0 => writeln!(
+            out,
+            "<rect class=\"d0\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\"/>"
+        ),
+        _ => writeln!(
+            out,
+            "<polyline class=\"d{variant}\" points=\"{x},{0} {1},{0}\"/>",
+            y + 6,
+            x + 12
+        ),
+    }
 }
 
 /// The text with what means something in HTML and XML as references. What is hidden in it is shown as escapes, and XML has no

@@ -26,6 +26,12 @@ pub(super) fn rows(report: &Report) -> Vec<LimitRows<'_>> {
         for variants in report.ranges_by_config() {
             let config = report.variants[variants.start].config.as_str();
             let rule = plan.rules[variants.start];
+            let row = |variants| LimitRows {
+                config,
+                plan,
+                variants,
+                rule,
+            };
             let of = |index: usize| {
                 variants
                     .clone()
@@ -33,18 +39,8 @@ pub(super) fn rows(report: &Report) -> Vec<LimitRows<'_>> {
                     .collect()
             };
             match plan.variants[variants.start].len() {
-                0 => rows.push(LimitRows {
-                    config,
-                    plan,
-                    variants: Vec::new(),
-                    rule,
-                }),
-                limits => rows.extend((0..limits).map(|index| LimitRows {
-                    config,
-                    plan,
-                    variants: of(index),
-                    rule,
-                })),
+                0 => rows.push(row(Vec::new())),
+                limits => rows.extend((0..limits).map(of).map(row)),
             }
         }
     }
@@ -70,43 +66,48 @@ impl LimitRows<'_> {
             .iter()
             .map(|(_, limit)| *limit)
             .max_by_key(|limit| need(limit))?;
-        let (is, keys, denied) = (
-            count(most.limit.quota()),
-            count(self.plan.keys),
-            most.keys_denied_then,
-        );
         let Some(smallest) = most.smallest else {
-            return Some(
-                if most.burst().is_some() {
-                    NONE_AT_THIS_BURST
-                } else {
-                    NONE
-                }
-                .to_owned(),
-            );
+            return Some(no_quota(most).to_owned());
         };
-        let enough = match denied {
-            0 => format!(
-                "A quota of {} would deny nothing to any key.",
-                count(smallest)
-            ),
+        let enough = self.enough(smallest, most.keys_denied_then);
+        Some(format!("{enough} {}", compared(most, smallest)))
+    }
+
+    /// What the smallest quota that is enough would deny.
+    fn enough(&self, smallest: u64, keys_denied: u64) -> String {
+        let quota = count(smallest);
+        match keys_denied {
+            0 => format!("A quota of {quota} would deny nothing to any key."),
             _ => format!(
-                "A quota of {} would deny something to {} of the {keys} keys, which is at most 0.1 %.",
-                count(smallest),
-                count(denied)
+                "A quota of {quota} would deny something to {} of the {} keys, which is at most 0.1 %.",
+                count(keys_denied),
+                count(self.plan.keys)
             ),
-        };
-        let compared = match (smallest.cmp(&most.limit.quota()), denied) {
-            (Ordering::Less, 0) => format!("The quota of {is} is higher than any key needs."),
-            (Ordering::Less, _) => {
-                format!("The quota of {is} is higher, so it denies nothing to any other key.")
-            }
-            (Ordering::Equal, _) => "It is the quota of the config.".to_owned(),
-            (Ordering::Greater, _) => {
-                format!("The quota of {is} is lower, so it denies something to more keys.")
-            }
-        };
-        Some(format!("{enough} {compared}"))
+        }
+    }
+}
+
+/// How the quota of the config compares with the smallest that is enough.
+fn compared(limit: &LimitReport, smallest: u64) -> String {
+    let is = count(limit.limit.quota());
+    match (smallest.cmp(&limit.limit.quota()), limit.keys_denied_then) {
+        (Ordering::Less, 0) => format!("The quota of {is} is higher than any key needs."),
+        (Ordering::Less, _) => {
+            format!("The quota of {is} is higher, so it denies nothing to any other key.")
+        }
+        (Ordering::Equal, _) => "It is the quota of the config.".to_owned(),
+        (Ordering::Greater, _) => {
+            format!("The quota of {is} is lower, so it denies something to more keys.")
+        }
+    }
+}
+
+/// Why no quota is enough.
+fn no_quota(limit: &LimitReport) -> &'static str {
+    if limit.burst().is_some() {
+        NONE_AT_THIS_BURST
+    } else {
+        NONE
     }
 }
 

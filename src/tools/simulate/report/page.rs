@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::chart::{escape, svg};
-use super::limits::{self, needed};
+use super::limits::{self, LimitRows, needed};
 use super::text::{WHOLE_SECONDS, grouped, label, remarks};
-use super::{Report, count, percent, spacing_name};
+use super::{LimitReport, LogSummary, Report, count, percent, spacing_name};
 use tollgate_core::utc::Utc;
 
 /// Maximum number of rows by hour; with more, days are shown.
@@ -28,7 +28,24 @@ pub fn html(report: &Report) -> String {
 }
 
 fn page(report: &Report, out: &mut String) -> std::fmt::Result {
-    let name = escape(&report.log.name);
+    head(&escape(&report.log.name), out)?;
+    facts(report, out)?;
+    if report.is_in_whole_seconds() {
+        writeln!(out, "<p>{WHOLE_SECONDS}</p>")?;
+    }
+    remarks(report)
+        .iter()
+        .try_for_each(|remark| writeln!(out, "<p>{}</p>", escape(remark)))?;
+    writeln!(out, "{}", svg(report))?;
+    totals(report, out)?;
+    all_limits(report, out)?;
+    worst(report, out)?;
+    hours(report, out)?;
+    writeln!(out, "</body></html>")
+}
+
+/// The head of the page, and its title. `name` is the log's, escaped.
+fn head(name: &str, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -44,68 +61,47 @@ fn page(report: &Report, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "<title>tollgate simulate: {name}</title><style>{STYLE}</style></head><body>\n<h1>What limits would have done to {name}</h1>"
-    )?;
-    facts(report, out)?;
-    if report
-        .variants
-        .iter()
-        .any(|variant| variant.spacing.is_some())
-    {
-        writeln!(out, "<p>{WHOLE_SECONDS}</p>")?;
-    }
-    remarks(report)
-        .iter()
-        .try_for_each(|remark| writeln!(out, "<p>{}</p>", escape(remark)))?;
-    writeln!(out, "{}", svg(report))?;
-    totals(report, out)?;
-    all_limits(report, out)?;
-    worst(report, out)?;
-    hours(report, out)?;
-    writeln!(out, "</body></html>")
+    )
 }
 
 /// What was replayed, by what, and when: so that the page can be read by somebody who did not run the command.
 fn facts(report: &Report, out: &mut String) -> std::fmt::Result {
     let log = &report.log;
-    let plans: Vec<String> = report
-        .plans
-        .iter()
-        .map(|plan| format!("{} ({} keys)", plan.name, count(plan.keys)))
-        .collect();
-    let configs = report
-        .ranges_by_config()
-        .into_iter()
-        .map(|variants| report.variants[variants.start].config.clone());
-    let span = log.times_us.map_or_else(String::new, |(first, last)| {
-        format!("{} to {}", Utc(first), Utc(last))
-    });
+    let lines = format!("{} of {} lines", count(report.requests), count(log.lines));
+    let version = env!("CARGO_PKG_VERSION");
+    let made = format!("{} by tollgate {version}", Utc(log.made_us));
     let facts = [
         ("log", log.name.clone()),
-        (
-            "requests",
-            format!("{} of {} lines", count(report.requests), count(log.lines)),
-        ),
-        ("time", span),
+        ("requests", lines),
+        ("time", span(log)),
         ("counted by", log.key.clone()),
-        ("plan", plans.join(", ")),
-        (
-            "config",
-            configs.collect::<Vec<_>>().join(", compared with "),
-        ),
-        (
-            "made",
-            format!(
-                "{} by tollgate {}",
-                Utc(log.made_us),
-                env!("CARGO_PKG_VERSION")
-            ),
-        ),
+        ("plan", plans(report)),
+        ("config", configs(report)),
+        ("made", made),
     ];
     writeln!(out, "<div class=\"wide\"><table class=\"facts\">")?;
     facts.iter().try_for_each(|(name, fact)| {
         writeln!(out, "<tr><td>{name}</td>{}</tr>", cell("td", fact))
     })?;
     writeln!(out, "</table></div>")
+}
+
+fn span(log: &LogSummary) -> String {
+    log.times_us.map_or_else(String::new, |(first, last)| {
+        format!("{} to {}", Utc(first), Utc(last))
+    })
+}
+
+fn plans(report: &Report) -> String {
+    let plans = report.plans.iter();
+    let plans = plans.map(|plan| format!("{} ({} keys)", plan.name, count(plan.keys)));
+    plans.collect::<Vec<_>>().join(", ")
+}
+
+fn configs(report: &Report) -> String {
+    let ranges = report.ranges_by_config().into_iter();
+    let configs = ranges.map(|variants| report.variants[variants.start].config.as_str());
+    configs.collect::<Vec<_>>().join(", compared with ")
 }
 
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
@@ -147,20 +143,7 @@ fn all_limits(report: &Report, out: &mut String) -> std::fmt::Result {
         };
         let name = format!("{config}plan {}, {}", limit.plan.name, limit.described());
         verdicts.extend(limit.verdict().map(|verdict| format!("{name}. {verdict}")));
-        if limit.variants.is_empty() {
-            rows.push([name.as_str(), "", "", ""].map(str::to_owned).to_vec());
-        }
-        for (variant, found) in limit.variants {
-            let spacing = spacing_name(report.variants[variant].spacing)
-                .unwrap_or("as logged")
-                .to_owned();
-            rows.push(vec![
-                name.clone(),
-                spacing,
-                count(found.denied),
-                needed(found),
-            ]);
-        }
+        rows.extend(limit_cells(report, &limit, &name));
     }
     let headings = [
         "limit",
@@ -173,6 +156,23 @@ fn all_limits(report: &Report, out: &mut String) -> std::fmt::Result {
     verdicts
         .iter()
         .try_for_each(|verdict| writeln!(out, "<p>{}</p>", escape(verdict)))
+}
+
+/// A row for each spacing of time, or one without numbers for a plan without limits.
+fn limit_cells(report: &Report, limit: &LimitRows<'_>, name: &str) -> Vec<Vec<String>> {
+    if limit.variants.is_empty() {
+        return vec![[name, "", "", ""].map(str::to_owned).to_vec()];
+    }
+    let row = |(variant, found): &(usize, &LimitReport)| {
+        let spacing = spacing_name(report.variants[*variant].spacing).unwrap_or("as logged");
+        vec![
+            name.to_owned(),
+            spacing.to_owned(),
+            count(found.denied),
+            needed(found),
+        ]
+    };
+    limit.variants.iter().map(row).collect()
 }
 
 fn worst(report: &Report, out: &mut String) -> std::fmt::Result {

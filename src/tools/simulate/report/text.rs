@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use super::limits::LimitRows;
 use super::lines::{WIDTH, beginning, end, padded, room_beside, sentence, table};
-use super::{LimitReport, Report, count, limits, percent, spacing_name};
+use super::{LimitReport, Report, WorstKey, count, limits, percent, spacing_name};
 use crate::simulate::replay::{HOUR_US, Hour};
 use tollgate_core::utc::Utc;
 use tollgate_core::visible::visible;
@@ -58,11 +59,7 @@ fn log(report: &Report, out: &mut String) -> std::fmt::Result {
             &remark,
         )?;
     }
-    if report
-        .variants
-        .iter()
-        .any(|variant| variant.spacing.is_some())
-    {
+    if report.is_in_whole_seconds() {
         sentence(out, 0, WHOLE_SECONDS)?;
     }
     Ok(())
@@ -160,58 +157,48 @@ fn all_limits(report: &Report, out: &mut String) -> std::fmt::Result {
             0,
             &format!("{config}plan {}, {}", rows.plan.name, rows.described()),
         )?;
-        let spacings = rows
-            .variants
-            .iter()
-            .filter_map(|(variant, _)| spacing_name(report.variants[*variant].spacing));
-        let headings: Vec<String> = std::iter::once("")
-            .chain(spacings)
-            .map(str::to_owned)
-            .collect();
-        let cells = |name: &str, cell: &dyn Fn(&LimitReport) -> String| {
-            std::iter::once(name.to_owned())
-                .chain(rows.variants.iter().map(|(_, limit)| cell(limit)))
-                .collect::<Vec<_>>()
-        };
-        let Some(verdict) = rows.verdict() else {
-            continue;
-        };
-        let cells = [
-            cells("  requests that it denied", &|limit| count(limit.denied)),
-            cells("  quota that 99.9 % of the keys need", &limits::needed),
-        ];
-        match headings.len() {
-            1 => table(out, &cells[0], &cells[1..])?,
-            _ => table(out, &headings, &cells)?,
+        if let Some(verdict) = rows.verdict() {
+            limit_table(report, &rows, out)?;
+            sentence(out, 2, &verdict)?;
         }
-        sentence(out, 2, &verdict)?;
     }
     Ok(())
+}
+
+/// What a limit denied, and which quota would be enough, at each spacing of time.
+fn limit_table(report: &Report, rows: &LimitRows<'_>, out: &mut String) -> std::fmt::Result {
+    let spacings = rows
+        .variants
+        .iter()
+        .filter_map(|(variant, _)| spacing_name(report.variants[*variant].spacing));
+    let headings: Vec<String> = std::iter::once("")
+        .chain(spacings)
+        .map(str::to_owned)
+        .collect();
+    let cells = |name: &str, cell: &dyn Fn(&LimitReport) -> String| {
+        std::iter::once(name.to_owned())
+            .chain(rows.variants.iter().map(|(_, limit)| cell(limit)))
+            .collect::<Vec<_>>()
+    };
+    let cells = [
+        cells("  requests that it denied", &|limit| count(limit.denied)),
+        cells("  quota that 99.9 % of the keys need", &limits::needed),
+    ];
+    match headings.len() {
+        1 => table(out, &cells[0], &cells[1..]),
+        _ => table(out, &headings, &cells),
+    }
 }
 
 fn worst(report: &Report, out: &mut String) -> std::fmt::Result {
     if report.worst.is_empty() {
         return Ok(());
     }
-    let has_plans = report.plans.len() > 1;
     let columns = report.columns();
-    let rows = report.worst.iter().take(WORST_PRINTED).map(|worst| {
-        let plan = if has_plans {
-            format!("{} ", beginning(&worst.plan, PLAN_WIDTH_MAX))
-        } else {
-            String::new()
-        };
-        let denied = columns
-            .iter()
-            .map(|(variant, _)| count(worst.denied[*variant]));
-        [
-            format!("{plan}{}", visible(&worst.key)),
-            count(worst.requests),
-        ]
-        .into_iter()
-        .chain(denied)
-        .collect()
-    });
+    let rows = report.worst.iter().take(WORST_PRINTED);
+    let rows: Vec<Vec<String>> = rows
+        .map(|worst| worst_cells(report, worst, &columns))
+        .collect();
     let denied = columns
         .iter()
         .map(|(_, column)| format!("denied {column}").trim_end().to_owned());
@@ -224,51 +211,33 @@ fn worst(report: &Report, out: &mut String) -> std::fmt::Result {
     if report.variants.len() > columns.len() {
         sentence(out, 0, "Below, denials are those in bursts.")?;
     }
-    table(out, &headings, &rows.collect::<Vec<_>>())
+    table(out, &headings, &rows)
+}
+
+/// A key, after its plan if there are several, with its requests and denials.
+fn worst_cells(report: &Report, worst: &WorstKey, columns: &[(usize, String)]) -> Vec<String> {
+    let plan = if report.plans.len() > 1 {
+        format!("{} ", beginning(&worst.plan, PLAN_WIDTH_MAX))
+    } else {
+        String::new()
+    };
+    let key = format!("{plan}{}", visible(&worst.key));
+    let denied = columns
+        .iter()
+        .map(|(variant, _)| count(worst.denied[*variant]));
+    [key, count(worst.requests)]
+        .into_iter()
+        .chain(denied)
+        .collect()
 }
 
 /// A row for each hour or day. Its bar is as long as its requests are many, and dark as far as they were denied.
 fn hours(report: &Report, out: &mut String) -> std::fmt::Result {
-    let (hours, step_us) = grouped(&report.hours, report.hour_us, ROWS_MAX);
-    let most = hours.iter().map(|hour| hour.requests).max().unwrap_or(0);
-    let columns = report.columns();
-    let rows = |with_share: bool, bar_width: usize| {
-        let denied = |hour: &Hour, variant: usize| {
-            let denied = hour.denied[variant];
-            let share = if with_share {
-                format!(" ({:.1} %)", percent(denied, hour.requests))
-            } else {
-                String::new()
-            };
-            [
-                format!("{}{share}", count(denied)),
-                padded(&bar(hour.requests, denied, most, bar_width), bar_width),
-            ]
-        };
-        let row = |hour: &Hour| {
-            let first = [label(hour.start_us, step_us), count(hour.requests)];
-            first
-                .into_iter()
-                .chain(
-                    columns
-                        .iter()
-                        .flat_map(|(variant, _)| denied(hour, *variant)),
-                )
-                .collect()
-        };
-        hours.iter().map(row).collect::<Vec<Vec<String>>>()
+    let hours = HourTable::new(report);
+    let headings = hours.headings();
+    let room = |with_share: bool| {
+        room_beside(&headings, &hours.rows(with_share, 0)) / hours.columns.len().max(1)
     };
-    let name = if step_us == HOUR_US { "hour" } else { "day" };
-    let bars = columns
-        .iter()
-        .flat_map(|(_, column)| [column.clone(), String::new()]);
-    let headings: Vec<String> = [name, "requests"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(bars)
-        .collect();
-    let room =
-        |with_share: bool| room_beside(&headings, &rows(with_share, 0)) / columns.len().max(1);
     let with_share = room(true) >= BAR_WIDTH_MIN;
     let bar_width = room(with_share).min(BAR_WIDTH_MAX);
     writeln!(out)?;
@@ -276,11 +245,83 @@ fn hours(report: &Report, out: &mut String) -> std::fmt::Result {
         out,
         0,
         &format!(
-            "by {name} (UTC): {DENIED} denied, {PASSED} passed; the longest bar is {} requests",
-            count(most)
+            "by {} (UTC): {DENIED} denied, {PASSED} passed; the longest bar is {} requests",
+            hours.step_name(),
+            count(hours.most)
         ),
     )?;
-    table(out, &headings, &rows(with_share, bar_width))
+    table(out, &headings, &hours.rows(with_share, bar_width))
+}
+
+/// The table by hour or day.
+struct HourTable {
+    hours: Vec<Hour>,
+    step_us: u64,
+    /// Requests of the longest bar.
+    most: u64,
+    /// Variants with their headings.
+    columns: Vec<(usize, String)>,
+}
+
+impl HourTable {
+    fn new(report: &Report) -> Self {
+        let (hours, step_us) = grouped(&report.hours, report.hour_us, ROWS_MAX);
+        Self {
+            most: hours.iter().map(|hour| hour.requests).max().unwrap_or(0),
+            hours,
+            step_us,
+            columns: report.columns(),
+        }
+    }
+
+    fn step_name(&self) -> &'static str {
+        if self.step_us == HOUR_US {
+            "hour"
+        } else {
+            "day"
+        }
+    }
+
+    fn headings(&self) -> Vec<String> {
+        let bars = self
+            .columns
+            .iter()
+            .flat_map(|(_, column)| [column.clone(), String::new()]);
+        [self.step_name(), "requests"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(bars)
+            .collect()
+    }
+
+    fn rows(&self, with_share: bool, bar_width: usize) -> Vec<Vec<String>> {
+        let row = |hour: &Hour| {
+            let first = [label(hour.start_us, self.step_us), count(hour.requests)];
+            let denied = |(variant, _): &(usize, String)| {
+                let denied = hour.denied[*variant];
+                [
+                    denied_text(hour, denied, with_share),
+                    padded(&bar(hour.requests, denied, self.most, bar_width), bar_width),
+                ]
+            };
+            let denied = self.columns.iter().flat_map(denied);
+            first.into_iter().chain(denied).collect()
+        };
+        self.hours.iter().map(row).collect()
+    }
+}
+
+/// A number of denials, with its share of the requests if there is room for it.
+fn denied_text(hour: &Hour, denied: u64, with_share: bool) -> String {
+    if with_share {
+        format!(
+            "{} ({:.1} %)",
+            count(denied),
+            percent(denied, hour.requests)
+        )
+    } else {
+        count(denied)
+    }
 }
 
 /// So many of `width` columns as the requests are of the most; the denied ones first. What is not 0 has a column at least.
