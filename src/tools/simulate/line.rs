@@ -161,18 +161,8 @@ impl LineReader {
         self.fields
             .cut(line, &mut self.values)
             .map_err(Skipped::Unreadable)?;
+        request.at_us = self.read_time(line)?;
         let value = |index| self.fields.value(index, line, &self.values);
-        let time = value(self.time);
-        if self.last_time.0 != time {
-            self.last_time.1 = stamp::parse(time);
-            self.last_time.0.clear();
-            self.last_time.0.extend_from_slice(time);
-        }
-        request.at_us = self
-            .last_time
-            .1
-            .ok_or(Skipped::Unreadable("its time cannot be read"))?
-            .at_us;
         request.cost = self.fixed_cost;
         if let Some(index) = self.cost {
             request.cost = number(value(index))
@@ -184,22 +174,44 @@ impl LineReader {
         }
         request.plan.clear();
         request.plan.extend_from_slice(plan);
-        request.key.clear();
-        let mut fields = false;
-        for piece in &self.key {
-            let text = match piece {
-                Piece::Text(text) => text,
-                Piece::Field(index) => value(*index),
-            };
-            fields |= matches!(piece, Piece::Field(_)) && !text.is_empty();
-            request.key.extend_from_slice(text);
-        }
+        let has_key = self.read_key(line, &mut request.key);
         match request.key.len() {
-            _ if !fields => Err(Skipped::NoKey),
+            _ if !has_key => Err(Skipped::NoKey),
             _ if request.cost == 0 => Err(Skipped::NoCost),
             ..=KEY_BYTES_MAX => Ok(()),
             _ => Err(Skipped::Unreadable("its key is longer than 512 bytes")),
         }
+    }
+
+    /// The time of a line whose fields are cut.
+    fn read_time(&mut self, line: &[u8]) -> Result<u64, Skipped> {
+        let time = self.fields.value(self.time, line, &self.values);
+        if self.last_time.0 != time {
+            self.last_time.1 = stamp::parse(time);
+            self.last_time.0.clear();
+            self.last_time.0.extend_from_slice(time);
+        }
+        self.last_time
+            .1
+            .map(|stamp| stamp.at_us)
+            .ok_or(Skipped::Unreadable("its time cannot be read"))
+    }
+
+    /// Writes the key of a line whose fields are cut. Returns whether a field of it is not empty.
+    fn read_key(&self, line: &[u8], key: &mut Vec<u8>) -> bool {
+        key.clear();
+        let mut has_field = false;
+        for piece in &self.key {
+            match piece {
+                Piece::Text(text) => key.extend_from_slice(text),
+                Piece::Field(index) => {
+                    let value = self.fields.value(*index, line, &self.values);
+                    has_field |= !value.is_empty();
+                    key.extend_from_slice(value);
+                }
+            }
+        }
+        has_field
     }
 }
 

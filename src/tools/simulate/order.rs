@@ -91,6 +91,21 @@ struct Second {
     is_sorted: bool,
 }
 
+impl Second {
+    /// Sorts the requests by time. `even_us` is where each key begins until it is computed, since sorting loses that.
+    fn sort(&mut self) {
+        // A key begins where the one before it ends.
+        let mut start = 0;
+        for (event, end) in &mut self.events {
+            event.even_us = start as u64;
+            start = *end;
+        }
+        if !self.is_sorted {
+            self.events.sort_by_key(|(event, _)| event.at_us);
+        }
+    }
+}
+
 impl ReorderBuffer {
     /// Takes a request; `even_us` is set when it is given out.
     pub fn push(&mut self, mut event: Event, key: &[u8]) {
@@ -146,15 +161,7 @@ impl ReorderBuffer {
         };
         self.held -= held.events.len();
         self.held_bytes -= held.keys.len();
-        // A key begins where the one before it ends. `even_us` holds that until it is computed, since sorting loses it.
-        let mut start = 0;
-        for (event, end) in &mut held.events {
-            event.even_us = start as u64;
-            start = *end;
-        }
-        if !held.is_sorted {
-            held.events.sort_by_key(|(event, _)| event.at_us);
-        }
+        held.sort();
         self.given_us = held
             .events
             .last()

@@ -118,17 +118,11 @@ impl Replay {
             PlanReplay::new(of.iter().enumerate().map(variant).collect())
         };
         let shared = (0..variants).map(|_| SharedCounters::default()).collect();
-        let plans = plans.iter().map(of_plan).collect();
-        let hours = Hours {
-            rows: Vec::new(),
-            step_us: HOUR_US,
-            variants,
-        };
         Self {
-            plans,
+            plans: plans.iter().map(of_plan).collect(),
             shared,
             overrides: (0..variants).map(|_| None).collect(),
-            hours,
+            hours: Hours::new(variants),
             keys_max,
             keys: 0,
             beyond: 0,
@@ -173,9 +167,19 @@ impl Replay {
         let is_new = plan.requests.len() > known;
         self.keys += usize::from(is_new);
         plan.requests[index] = plan.requests[index].saturating_add(1);
+        self.decide(index, is_new, event, key);
+        if self.bytes > self.sweep_at {
+            self.sweep(event.at_us)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Decides a request of the key with this index in all variants, and counts it in its hour.
+    fn decide(&mut self, index: usize, is_new: bool, event: &Event, key: &[u8]) {
         let hour = self.hours.row(event.at_us);
         hour.requests += 1;
-        for (((variant, denied), shared), overrides) in plan
+        for (((variant, denied), shared), overrides) in self.plans[event.plan]
             .variants
             .iter_mut()
             .zip(&mut hour.denied)
@@ -192,11 +196,6 @@ impl Replay {
             });
             *denied += u64::from(variant.denies(index, event, key, (decider, shared)));
             self.bytes = (self.bytes + variant.bytes() + shared.bytes()).saturating_sub(before);
-        }
-        if self.bytes > self.sweep_at {
-            self.sweep(event.at_us)
-        } else {
-            Ok(())
         }
     }
 
@@ -297,6 +296,14 @@ impl PlanReplay {
 }
 
 impl Hours {
+    fn new(variants: usize) -> Self {
+        Self {
+            rows: Vec::new(),
+            step_us: HOUR_US,
+            variants,
+        }
+    }
+
     /// The row of a time, which is the last one or a new one.
     fn row(&mut self, at_us: u64) -> &mut Hour {
         let start_us = at_us - at_us % self.step_us;

@@ -43,28 +43,31 @@ impl FileOverrides {
         if entries.is_empty() {
             return None;
         }
-        let mut keys: HashMap<_, Vec<_>> = HashMap::new();
-        let mut prefixes = Vec::new();
-        for entry in entries.iter() {
-            let plan = entry.plan.clone();
-            match &entry.subject {
-                OverrideSubject::Key(key) => keys.entry(key.clone()).or_default().push(plan),
-                OverrideSubject::Prefix(prefix) => prefixes.push((prefix.clone(), plan)),
-            }
-        }
         for (_, plan) in targets(plans) {
             groups.entry(plan.counts_as.clone()).or_insert_with(|| {
                 next += 1;
                 next
             });
         }
-        Some(Self {
+        let mut overrides = Self {
             table: OverrideTable::new(plans, &[], 0),
             plans: plans.clone(),
-            keys,
-            prefixes,
+            keys: HashMap::new(),
+            prefixes: Vec::new(),
             groups,
-        })
+        };
+        for entry in entries.iter() {
+            overrides.add_subject(entry);
+        }
+        Some(overrides)
+    }
+
+    fn add_subject(&mut self, entry: &PlanOverride) {
+        let plan = entry.plan.clone();
+        match &entry.subject {
+            OverrideSubject::Key(key) => self.keys.entry(key.clone()).or_default().push(plan),
+            OverrideSubject::Prefix(prefix) => self.prefixes.push((prefix.clone(), plan)),
+        }
     }
 
     /// The index of a plan among those of the config.

@@ -115,21 +115,23 @@ impl LogCount {
             newest.units += units;
         } else {
             if self.newest.units > 0 {
-                // It grows by an eighth, not to twice its size.
-                if self.between.capacity() - self.between.len() < RUN_BYTES_MAX {
-                    self.between
-                        .reserve_exact(self.between.len() / 8 + RUN_BYTES_MAX);
-                }
-                push(
-                    &mut self.between,
-                    self.newest.at_us - self.packed_us,
-                    self.newest.units,
-                );
-                self.packed_us = self.newest.at_us;
+                self.pack_newest();
             }
             self.newest = run;
         }
         self.used += units;
+    }
+
+    /// Appends the newest run to `between`.
+    fn pack_newest(&mut self) {
+        let PackedRun { at_us, units } = self.newest;
+        // It grows by an eighth, not to twice its size.
+        if self.between.capacity() - self.between.len() < RUN_BYTES_MAX {
+            self.between
+                .reserve_exact(self.between.len() / 8 + RUN_BYTES_MAX);
+        }
+        push(&mut self.between, at_us - self.packed_us, units);
+        self.packed_us = at_us;
     }
 
     /// Drops the oldest run.

@@ -173,55 +173,83 @@ impl Variant {
         if self.has_buckets() {
             self.add_to_buckets(index, now_us, units);
         }
+        match shared_key {
+            Some(key) => self.shared_denies(index, (key, shared), now_us, cost),
+            None => self.own_denies(index, now_us, cost),
+        }
+    }
+
+    /// Decides by the key's own counters. Whether the request is denied.
+    fn own_denies(&mut self, index: usize, now_us: u64, cost: Cost) -> bool {
         let plan = self.plan.clone();
-        let limits = plan.limits();
-        let own = index * limits.len()..(index + 1) * limits.len();
-        let mut states: States = match shared_key {
-            Some(key) => shared.take(key, limits),
-            None => self.counters.take(index, limits),
-        };
-        let mut fits = false;
-        if plan.never_fits(cost).is_none() {
-            let blocks = match shared_key {
-                Some(key) => (key, &mut shared.blocks),
-                None => ((0, index as u64), &mut self.blocks),
-            };
-            let verdict = verdict(&plan, &mut states, blocks, now_us, cost);
-            fits = verdict.fits;
-            for (place, limit) in limits.iter().enumerate() {
-                let waits = verdict.readings[place].wait_us(limit, units) > 0;
-                let denies = waits || verdict.block(place).left_us > 0;
-                self.denied_by[place] += u64::from(!fits && denies);
+        let mut states: States = self.counters.take(index, plan.limits());
+        let blocks = ((0, index as u64), &mut self.blocks);
+        let verdict = verdict(&plan, &mut states, blocks, now_us, cost);
+        let denies = self.count_denials(verdict.as_ref(), cost);
+        match verdict {
+            Some(verdict) if !denies && !self.unlimited.contains_key(&index) => {
+                self.raise_needs(index, &verdict);
             }
-            if fits && shared_key.is_none() && !self.unlimited.contains_key(&index) {
-                let used = verdict
-                    .readings
-                    .iter()
-                    .zip(limits)
-                    .map(|(reading, limit)| limit.capacity() - reading.remaining(limit));
-                let needs = self.needs[own.clone()]
-                    .iter_mut()
-                    .zip(used)
-                    .zip(&self.buckets);
-                needs
-                    .filter(|(_, bucket)| bucket.is_none())
-                    .for_each(|((need, used), _)| *need = (*need).max(used));
-            }
-        } else {
-            let over = limits.iter().zip(&mut self.denied_by);
-            over.for_each(|(limit, denied_by)| *denied_by += u64::from(units > limit.capacity()));
-        }
-        if let Some(key) = shared_key {
-            let fresh: States = limits.iter().map(State::fresh).collect();
-            self.charge_unlimited(index, &fresh, now_us, cost);
-            shared.put(key, limits, states);
-            return !fits;
-        }
-        if !fits || self.unlimited.contains_key(&index) {
-            self.charge_unlimited(index, &states, now_us, cost);
+            _ => self.charge_unlimited(index, &states, now_us, cost),
         }
         self.counters.put(index, states);
-        !fits
+        denies
+    }
+
+    /// Decides by the counters of a group of plans. Whether the request is denied.
+    fn shared_denies(
+        &mut self,
+        index: usize,
+        (key, shared): (SharedKey, &mut SharedCounters),
+        now_us: u64,
+        cost: Cost,
+    ) -> bool {
+        let plan = self.plan.clone();
+        let limits = plan.limits();
+        let mut states: States = shared.take(key, limits);
+        let blocks = (key, &mut shared.blocks);
+        let verdict = verdict(&plan, &mut states, blocks, now_us, cost);
+        let denies = self.count_denials(verdict.as_ref(), cost);
+        let fresh: States = limits.iter().map(State::fresh).collect();
+        self.charge_unlimited(index, &fresh, now_us, cost);
+        shared.put(key, limits, states);
+        denies
+    }
+
+    /// Counts a denied request for each limit that denies it. Whether it is denied.
+    fn count_denials(&mut self, verdict: Option<&Verdict>, cost: Cost) -> bool {
+        if verdict.is_some_and(|verdict| verdict.fits) {
+            return false;
+        }
+        let limits = self.plan.limits().iter().enumerate();
+        for ((place, limit), denied_by) in limits.zip(&mut self.denied_by) {
+            let denies = match verdict {
+                Some(verdict) => {
+                    verdict.readings[place].wait_us(limit, cost.units()) > 0
+                        || verdict.block(place).left_us > 0
+                }
+                None => cost.units() > limit.capacity(),
+            };
+            *denied_by += u64::from(denies);
+        }
+        true
+    }
+
+    /// Raises the needs of a key to what its limits have counted. Those of buckets are found apart.
+    fn raise_needs(&mut self, index: usize, verdict: &Verdict) {
+        let limits = self.plan.limits();
+        let used = verdict
+            .readings
+            .iter()
+            .zip(limits)
+            .map(|(reading, limit)| limit.capacity() - reading.remaining(limit));
+        let needs = self.needs[index * limits.len()..]
+            .iter_mut()
+            .zip(used)
+            .zip(&self.buckets);
+        needs
+            .filter(|(_, bucket)| bucket.is_none())
+            .for_each(|((need, used), _)| *need = (*need).max(used));
     }
 
     /// Takes a request into the needs of the key's buckets, whatever is decided on it.
@@ -256,11 +284,8 @@ impl Variant {
     /// Charges a request to the counters that deny nothing. They begin as a copy of `states`, which a denial did not change.
     fn charge_unlimited(&mut self, index: usize, states: &States, now_us: u64, cost: Cost) {
         let unlimited = self.unlimited.entry(index).or_insert_with(|| {
-            let unlimited: Unlimited = states
-                .iter()
-                .zip(&self.largest)
-                .map(UnlimitedCounter::new)
-                .collect();
+            let counters = states.iter().zip(&self.largest);
+            let unlimited: Unlimited = counters.map(UnlimitedCounter::new).collect();
             self.bytes += heap_bytes(&unlimited);
             unlimited
         });
@@ -378,23 +403,26 @@ impl UnlimitedCounter {
     }
 }
 
-/// Charges a request where it fits, beside the blocks of this key.
+/// Charges a request where it fits, beside the blocks of this key. `None` if a limit can never fit it.
 fn verdict(
     plan: &Plan,
     states: &mut States,
     (key, blocks): (SharedKey, &mut Blocks),
     now_us: u64,
     cost: Cost,
-) -> Verdict {
+) -> Option<Verdict> {
+    if plan.never_fits(cost).is_some() {
+        return None;
+    }
     let limits = plan.limits();
     if !plan.has_blocks() {
-        return decide(limits, states, now_us, cost, Mode::Charge);
+        return Some(decide(limits, states, now_us, cost, Mode::Charge));
     }
     let mut running = blocks.take(key, limits);
     let beside = (&mut states[..], &mut running[..]);
     let verdict = decide_with_blocks(limits, beside, now_us, cost, Mode::Charge);
     blocks.put(key, limits, &running);
-    verdict
+    Some(verdict)
 }
 
 fn heap_bytes(unlimited: &Unlimited) -> usize {
