@@ -155,6 +155,13 @@ enum LogFormatFlag {
     Json,
 }
 
+impl LogFormatFlag {
+    fn name(self) -> Option<String> {
+        self.to_possible_value()
+            .map(|name| name.get_name().to_owned())
+    }
+}
+
 impl From<LogFormatFlag> for telemetry::LogFormat {
     fn from(format: LogFormatFlag) -> Self {
         match format {
@@ -172,7 +179,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Some(Command::Check(arguments)) => check::check(arguments),
         Some(Command::Simulate(arguments)) => simulate::run(arguments),
         Some(Command::Convert { from, files }) => convert::convert(from, &files),
-        Some(Command::Try(arguments)) => ask::try_decisions(arguments),
+        Some(Command::Try(arguments)) => ask::try_decisions(&arguments),
         Some(Command::Health(arguments)) => ask::health(arguments),
         Some(Command::Explain(arguments)) => admin::explain(&arguments),
         Some(Command::Reset(arguments)) => admin::reset(&arguments),
@@ -256,36 +263,18 @@ impl ServeArguments {
 
     /// The flags about logs, which set nothing of the config, with their origins.
     fn log_settings(&self) -> [SettingInForce; 2] {
-        let name = |format: &LogFormatFlag| {
-            format
-                .to_possible_value()
-                .map(|name| name.get_name().to_owned())
-        };
-        let of = |(flag, variable): (&str, &str), value: Option<String>, default: Option<&str>| {
-            let is_of_variable = std::env::var(variable)
-                .ok()
-                .is_some_and(|set| Some(set) == value);
-            let origin = match is_of_variable {
-                true => format!("variable {variable}"),
-                false if value.as_deref() == default => "default".to_owned(),
-                false => format!("flag {flag}"),
-            };
-            SettingInForce {
-                path: flag.to_owned(),
-                value,
-                origin,
-            }
-        };
         [
-            of(
-                ("--log-level", LOG_LEVEL),
+            log_setting(
+                "--log-level",
+                LOG_LEVEL,
                 Some(self.log_level.clone()),
                 Some(LEVEL_DEFAULT),
             ),
-            of(
-                ("--log-format", LOG_FORMAT),
-                name(&self.log_format),
-                name(&LogFormatFlag::default()).as_deref(),
+            log_setting(
+                "--log-format",
+                LOG_FORMAT,
+                self.log_format.name(),
+                LogFormatFlag::default().name().as_deref(),
             ),
         ]
     }
@@ -307,6 +296,28 @@ impl ServeArguments {
             .clone()
             .map(|url| own("--store", "store.url", url));
         set.chain(listen).chain(plaintext).chain(store).collect()
+    }
+}
+
+/// A setting that a flag or a variable gives, with its origin.
+fn log_setting(
+    flag: &str,
+    variable: &str,
+    value: Option<String>,
+    default: Option<&str>,
+) -> SettingInForce {
+    let is_of_variable = std::env::var(variable)
+        .ok()
+        .is_some_and(|set| Some(set) == value);
+    let origin = match is_of_variable {
+        true => format!("variable {variable}"),
+        false if value.as_deref() == default => "default".to_owned(),
+        false => format!("flag {flag}"),
+    };
+    SettingInForce {
+        path: flag.to_owned(),
+        value,
+        origin,
     }
 }
 

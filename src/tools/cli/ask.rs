@@ -79,38 +79,13 @@ pub(super) struct PlansArguments {
     connect: ConnectArguments,
 }
 
-pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
-    let TryArguments {
-        key,
-        shard,
-        plan,
-        cost,
-        peek,
-        reserve,
-        ttl,
-        settle,
-        actual,
-        record,
-        repeat,
-        address,
-        connect,
-    } = arguments;
-    let hold = match (reserve, settle) {
-        (Some(id), _) => Some(HoldQuestion::Reserve(id, ttl)),
-        (None, Some(id)) => Some(HoldQuestion::Settle(id, actual)),
-        (None, None) => record.then_some(HoldQuestion::Record),
-    };
-    let question = Question {
-        key,
-        shard: shard.unwrap_or_default(),
-        plan,
-        cost,
-        peek,
-    };
+pub(super) fn try_decisions(arguments: &TryArguments) -> ExitCode {
+    let (question, hold) = (arguments.question(), arguments.hold());
     run(async {
-        let connection = connect.target(&address)?.connect().await?;
-        let form = connect.form();
-        let answer = match (&hold, repeat) {
+        let target = arguments.connect.target(&arguments.address)?;
+        let connection = target.connect().await?;
+        let form = arguments.connect.form();
+        let answer = match (&hold, arguments.repeat) {
             (Some(hold), _) => connection.ask_for_hold(&question, hold, form).await?,
             (None, 1) => connection.ask(&question, form).await?,
             (None, times) => connection.ask_repeatedly(&question, times, form).await,
@@ -120,6 +95,27 @@ pub(super) fn try_decisions(arguments: TryArguments) -> ExitCode {
             .failure
             .map_or(printed, |sentence| fail(NO_ANSWER, &sentence)))
     })
+}
+
+impl TryArguments {
+    fn question(&self) -> Question {
+        Question {
+            key: self.key.clone(),
+            shard: self.shard.clone().unwrap_or_default(),
+            plan: self.plan.clone(),
+            cost: self.cost,
+            peek: self.peek,
+        }
+    }
+
+    /// What to do in place of a check, if anything.
+    fn hold(&self) -> Option<HoldQuestion> {
+        match (&self.reserve, &self.settle) {
+            (Some(id), _) => Some(HoldQuestion::Reserve(id.clone(), self.ttl)),
+            (None, Some(id)) => Some(HoldQuestion::Settle(id.clone(), self.actual)),
+            (None, None) => self.record.then_some(HoldQuestion::Record),
+        }
+    }
 }
 
 pub(super) fn health(arguments: HealthArguments) -> ExitCode {

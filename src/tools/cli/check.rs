@@ -10,7 +10,7 @@ use super::connect::Output;
 use super::descriptor;
 use super::terminal::{fail, print, tell};
 use tollgate_core::visible::visible;
-use tollgate_server::config::{Config, SettingInForce};
+use tollgate_server::config::{Config, SettingInForce, Sources};
 use tollgate_server::telemetry;
 
 /// The arguments of `tollgate check`: all of `serve`, so that a command line can be tried before it is used.
@@ -35,25 +35,7 @@ pub(super) struct CheckArguments {
 }
 
 pub(super) fn check(mut arguments: CheckArguments) -> ExitCode {
-    // What follows the flag are entries, and the config file at the end.
-    if arguments.file.is_none() {
-        arguments.file = arguments
-            .explain_descriptor
-            .pop_if(|last| !last.contains('='))
-            .map(PathBuf::from);
-    }
-    let CheckArguments {
-        file,
-        print: prints,
-        output,
-        explain_descriptor,
-        domain,
-        mut serve,
-    } = arguments;
-    let named = file
-        .map_or(Ok(()), |file| serve.name_config(file))
-        .and_then(|()| telemetry::check_level(&serve.log_level));
-    let sources = match named.and_then(|()| serve.sources()) {
+    let sources = match arguments.sources() {
         Ok(sources) => sources,
         Err(sentence) => return fail(2, &sentence),
     };
@@ -64,33 +46,61 @@ pub(super) fn check(mut arguments: CheckArguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    settings.extend(serve.log_settings());
-    let text = if !explain_descriptor.is_empty() {
-        match descriptor::explain(config.plans.envoy(), domain.as_deref(), &explain_descriptor) {
+    settings.extend(arguments.serve.log_settings());
+    let text = if !arguments.explain_descriptor.is_empty() {
+        match arguments.explain(&config) {
             Ok(explained) => explained,
             Err(sentence) => return fail(1, &sentence),
         }
-    } else if prints && matches!(output, Output::Json) {
+    } else if arguments.print && matches!(arguments.output, Output::Json) {
         Value::from(settings.iter().map(in_json).collect::<Vec<_>>()).to_string()
     } else {
-        let plural = if config.plans.len() == 1 { "" } else { "s" };
-        let valid = format!(
-            "{}: valid, {} plan{plural}",
-            sources.origin(),
-            config.plans.len()
-        );
-        let warnings = config
-            .warnings
-            .iter()
-            .map(|warning| format!("  warning: {warning}"));
-        let settings = settings.iter().filter(|_| prints).map(line);
-        std::iter::once(valid)
-            .chain(warnings)
-            .chain(settings)
-            .collect::<Vec<_>>()
-            .join("\n")
+        let settings = settings.iter().filter(|_| arguments.print).map(line);
+        let valid = std::iter::once(valid(&sources, &config));
+        valid.chain(settings).collect::<Vec<_>>().join("\n")
     };
     print(&text).map_or_else(|code| code, |()| ExitCode::SUCCESS)
+}
+
+impl CheckArguments {
+    /// All sources of the config. Errors: a sentence.
+    fn sources(&mut self) -> Result<Sources, String> {
+        // What follows the flag are entries, and the config file at the end.
+        if self.file.is_none() {
+            self.file = self
+                .explain_descriptor
+                .pop_if(|last| !last.contains('='))
+                .map(PathBuf::from);
+        }
+        if let Some(file) = self.file.take() {
+            self.serve.name_config(file)?;
+        }
+        telemetry::check_level(&self.serve.log_level)?;
+        self.serve.sources()
+    }
+
+    fn explain(&self, config: &Config) -> Result<String, String> {
+        let domain = self.domain.as_deref();
+        descriptor::explain(config.plans.envoy(), domain, &self.explain_descriptor)
+    }
+}
+
+/// Says that the config is valid, with a line for each warning.
+fn valid(sources: &Sources, config: &Config) -> String {
+    let plural = if config.plans.len() == 1 { "" } else { "s" };
+    let valid = format!(
+        "{}: valid, {} plan{plural}",
+        sources.origin(),
+        config.plans.len()
+    );
+    let warnings = config
+        .warnings
+        .iter()
+        .map(|warning| format!("  warning: {warning}"));
+    std::iter::once(valid)
+        .chain(warnings)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn line(setting: &SettingInForce) -> String {

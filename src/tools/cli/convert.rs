@@ -17,23 +17,11 @@ pub(super) enum From {
 }
 
 pub(super) fn convert(from: From, files: &[PathBuf]) -> ExitCode {
-    let sources: Result<Vec<Vec<Sources>>, String> =
-        files.iter().map(|file| sources(file)).collect();
-    let sources = match sources.map(|sources| sources.concat()) {
-        // Each file has a domain.
-        Ok(sources) if sources.len() > DOMAINS_MAX => {
-            return fail(
-                1,
-                &format!(
-                    "there are {} files; at most {DOMAINS_MAX} are converted",
-                    sources.len()
-                ),
-            );
-        }
+    let From::Ratelimit = from;
+    let sources = match all_sources(files) {
         Ok(sources) => sources,
         Err(sentence) => return fail(1, &sentence),
     };
-    let From::Ratelimit = from;
     match ratelimit::convert(&sources) {
         Ok(converted) => {
             for warning in &converted.warnings {
@@ -50,25 +38,32 @@ pub(super) fn convert(from: From, files: &[PathBuf]) -> ExitCode {
     }
 }
 
+/// The files that are named, and those of the folders. Errors: a sentence.
+fn all_sources(paths: &[PathBuf]) -> Result<Vec<Sources>, String> {
+    let mut all = Vec::new();
+    for path in paths {
+        all.extend(sources(path)?);
+    }
+    // Each file has a domain.
+    if all.len() > DOMAINS_MAX {
+        return Err(format!(
+            "there are {} files; at most {DOMAINS_MAX} are converted",
+            all.len()
+        ));
+    }
+    Ok(all)
+}
+
 /// A file, or those of a folder whose names end in `.yaml` or `.yml` and do not begin with a dot, in the order of their names.
 fn sources(path: &Path) -> Result<Vec<Sources>, String> {
     if !path.is_dir() {
         return Ok(vec![super::base(Some(path), None)?]);
     }
-    let is_config = |path: &PathBuf| {
-        let is_hidden = path
-            .file_name()
-            .is_none_or(|name| name.to_string_lossy().starts_with('.'));
-        !is_hidden
-            && path
-                .extension()
-                .is_some_and(|extension| extension == "yaml" || extension == "yml")
-    };
     let read = std::fs::read_dir(path)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut files: Vec<PathBuf> =
         read.map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    files.retain(is_config);
+    files.retain(|path| is_config(path));
     files.sort();
     if files.is_empty() {
         return Err(format!(
@@ -83,4 +78,14 @@ fn sources(path: &Path) -> Result<Vec<Sources>, String> {
             ..Sources::default()
         })
         .collect())
+}
+
+fn is_config(path: &Path) -> bool {
+    let is_hidden = path
+        .file_name()
+        .is_none_or(|name| name.to_string_lossy().starts_with('.'));
+    !is_hidden
+        && path
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "yml")
 }

@@ -145,6 +145,11 @@ fn explain_unmatched(text: &mut String, domain: &Domain, entries: &[Entry]) {
             )
         }
     };
+    list_near(text, domain, entries);
+}
+
+/// Lists the first rules that have the names of these entries.
+fn list_near(text: &mut String, domain: &Domain, entries: &[Entry]) {
     for (rule_index, rule) in domain
         .rules()
         .iter()

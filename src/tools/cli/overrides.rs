@@ -95,75 +95,64 @@ pub(super) struct ListArguments {
 
 pub(super) fn run(command: OverrideCommand) -> ExitCode {
     match command {
-        OverrideCommand::Set(arguments) => set(arguments),
-        OverrideCommand::Delete(arguments) => {
-            let DeleteArguments {
-                plan,
-                subject,
-                if_version,
-                server,
-            } = arguments;
-            let of = (plan, subject.question());
-            server.run(async |connection, token| {
-                let form = server.form();
-                let deleted = connection.delete_override(of, if_version, form, token.as_ref());
-                deleted.await
-            })
-        }
-        OverrideCommand::List(arguments) => {
-            let ListArguments {
-                plan,
-                matching,
-                server,
-            } = arguments;
-            server.run(async |connection, token| {
-                let form = server.form();
-                let (plan, matching) = (plan.unwrap_or_default(), matching.unwrap_or_default());
-                let listed = connection.list_overrides(plan, matching, form, token.as_ref());
-                listed.await
-            })
-        }
+        OverrideCommand::Set(arguments) => set(&arguments),
+        OverrideCommand::Delete(arguments) => delete(&arguments),
+        OverrideCommand::List(arguments) => list(&arguments),
     }
 }
 
-fn set(arguments: SetArguments) -> ExitCode {
-    let SetArguments {
-        plan,
-        subject,
-        use_plan,
-        quota,
-        burst,
-        lasts,
-        until,
-        reason,
-        if_version,
-        server,
-    } = arguments;
-    let question = || -> Result<_, String> {
-        Ok(OverrideQuestion {
-            plan,
-            subject: subject.question(),
-            use_plan,
-            quotas: quotas(&quota, &burst)?,
-            until_us: until.map(at_us).transpose()?,
-            after_us: lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
-            reason: reason.unwrap_or_default(),
-            if_version,
-        })
-    };
+fn set(arguments: &SetArguments) -> ExitCode {
+    let server = &arguments.server;
     server.run(async |connection, token| {
-        let question = question()?;
+        let question = arguments.question()?;
         connection
             .set_override(question, server.form(), token.as_ref())
             .await
     })
 }
 
+fn delete(arguments: &DeleteArguments) -> ExitCode {
+    let server = &arguments.server;
+    server.run(async |connection, token| {
+        let of = (arguments.plan.clone(), arguments.subject.question());
+        let form = server.form();
+        let deleted = connection.delete_override(of, arguments.if_version, form, token.as_ref());
+        deleted.await
+    })
+}
+
+fn list(arguments: &ListArguments) -> ExitCode {
+    let server = &arguments.server;
+    server.run(async |connection, token| {
+        let plan = arguments.plan.clone().unwrap_or_default();
+        let matching = arguments.matching.clone().unwrap_or_default();
+        connection
+            .list_overrides(plan, matching, server.form(), token.as_ref())
+            .await
+    })
+}
+
+impl SetArguments {
+    fn question(&self) -> Result<OverrideQuestion, String> {
+        let after_us = |lasts: Duration| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX);
+        Ok(OverrideQuestion {
+            plan: self.plan.clone(),
+            subject: self.subject.question(),
+            use_plan: self.use_plan.clone(),
+            quotas: quotas(&self.quota, &self.burst)?,
+            until_us: self.until.map(at_us).transpose()?,
+            after_us: self.lasts.map(after_us),
+            reason: self.reason.clone().unwrap_or_default(),
+            if_version: self.if_version,
+        })
+    }
+}
+
 impl SubjectArguments {
-    fn question(self) -> SubjectQuestion {
-        match (self.key, self.key_prefix) {
-            (_, Some(prefix)) => SubjectQuestion::Prefix(prefix),
-            (key, None) => SubjectQuestion::Key(key.unwrap_or_default()),
+    fn question(&self) -> SubjectQuestion {
+        match (&self.key, &self.key_prefix) {
+            (_, Some(prefix)) => SubjectQuestion::Prefix(prefix.clone()),
+            (key, None) => SubjectQuestion::Key(key.clone().unwrap_or_default()),
         }
     }
 }
@@ -177,12 +166,7 @@ fn quotas(quota: &[String], burst: &[String]) -> Result<Vec<QuotaQuestion>, Stri
     let mut limits: Vec<QuotaQuestion> = Vec::new();
     let named = quota.iter().map(|text| ("--quota", text));
     for (flag, text) in named.chain(burst.iter().map(|text| ("--burst", text))) {
-        let (name, units) = text.rsplit_once('=').unwrap_or(("", text));
-        let units: u64 = units.parse().map_err(|_| {
-            format!(
-                "{flag} is {text:?}; write a whole number, or the name of a limit, = and a number"
-            )
-        })?;
+        let (name, units) = name_and_units(flag, text)?;
         let index = limits.iter().position(|limit| limit.name == name);
         let index = index.unwrap_or_else(|| {
             limits.push(QuotaQuestion {
@@ -200,6 +184,15 @@ fn quotas(quota: &[String], burst: &[String]) -> Result<Vec<QuotaQuestion>, Stri
         }
     }
     Ok(limits)
+}
+
+/// The limit that is named, empty for the only one, and its units.
+fn name_and_units<'a>(flag: &str, text: &'a str) -> Result<(&'a str, u64), String> {
+    let (name, units) = text.rsplit_once('=').unwrap_or(("", text));
+    let units = units.parse().map_err(|_| {
+        format!("{flag} is {text:?}; write a whole number, or the name of a limit, = and a number")
+    })?;
+    Ok((name, units))
 }
 
 #[cfg(test)]

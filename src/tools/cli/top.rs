@@ -49,32 +49,16 @@ enum By {
 }
 
 pub(super) fn top(arguments: &TopArguments) -> ExitCode {
-    let TopArguments {
-        plan,
-        by,
-        limit,
-        once,
-        admin,
-    } = arguments;
-    let question = TopQuestion {
-        plan: plan.clone(),
-        by_cost: *by == By::Cost,
-        limit: *limit,
-    };
+    let question = arguments.question();
     run(async {
-        let (connection, token) = admin.connect().await?;
-        let form = admin.form();
-        if !once
-            && form == AnswerForm::Human
-            && io::stdout().is_terminal()
-            && io::stdin().is_terminal()
-        {
+        let (connection, token) = arguments.admin.connect().await?;
+        if arguments.shows_page() {
             return refresh(&connection, question, token.as_ref())
                 .await
                 .map(|()| ExitCode::SUCCESS);
         }
         let table = connection.top(&question, token.as_ref()).await?;
-        let text = match form {
+        let text = match arguments.admin.form() {
             AnswerForm::Human => table_text(&View {
                 question: &question,
                 table: &table,
@@ -83,6 +67,24 @@ pub(super) fn top(arguments: &TopArguments) -> ExitCode {
         };
         Ok(print(&text).map_or_else(|code| code, |()| ExitCode::SUCCESS))
     })
+}
+
+impl TopArguments {
+    fn question(&self) -> TopQuestion {
+        TopQuestion {
+            plan: self.plan.clone(),
+            by_cost: self.by == By::Cost,
+            limit: self.limit,
+        }
+    }
+
+    /// Whether a person at a terminal is shown a page.
+    fn shows_page(&self) -> bool {
+        !self.once
+            && self.admin.form() == AnswerForm::Human
+            && io::stdout().is_terminal()
+            && io::stdin().is_terminal()
+    }
 }
 
 /// Shows the page until it is closed. Errors: a sentence, after the terminal is as it was.

@@ -105,9 +105,6 @@ impl View<'_> {
         let TopTable {
             total,
             window,
-            replicas,
-            replicas_missing,
-            this_replica_alone,
             unlisted_max,
             ..
         } = self.table;
@@ -121,18 +118,29 @@ impl View<'_> {
             .plan
             .as_ref()
             .map_or("all plans".to_owned(), |plan| format!("plan {plan}"));
-        let counted = match (this_replica_alone, replicas_missing) {
+        let counted = self.replicas();
+        let window = Shown(Duration::from_secs(window.as_secs()));
+        format!(
+            "{total} {what} in {window}, {plan}, {counted}; a key that is not listed has {unlisted_max} at most"
+        )
+    }
+
+    /// The replicas that are counted.
+    fn replicas(&self) -> String {
+        let TopTable {
+            replicas,
+            replicas_missing,
+            this_replica_alone,
+            ..
+        } = self.table;
+        match (this_replica_alone, replicas_missing) {
             (true, _) => "this replica alone: Redis did not give the others'".to_owned(),
             (false, 0) => format!(
                 "{replicas} replica{}",
                 if *replicas == 1 { "" } else { "s" }
             ),
             (false, missing) => format!("{replicas} replicas ({missing} more not counted)"),
-        };
-        let window = Shown(Duration::from_secs(window.as_secs()));
-        format!(
-            "{total} {what} in {window}, {plan}, {counted}; a key that is not listed has {unlisted_max} at most"
-        )
+        }
     }
 
     /// The head of the table, and a row for each key.
@@ -183,18 +191,20 @@ fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
     ])
     .areas(frame.area());
     let store = Paragraph::new(store).wrap(Wrap { trim: true }).bold();
-    frame.render_widget(
-        if view.table.store_decides {
-            store
-        } else {
-            store.red()
-        },
-        store_area,
-    );
-    frame.render_widget(
-        Paragraph::new(summary).wrap(Wrap { trim: true }),
-        summary_area,
-    );
+    let store = if view.table.store_decides {
+        store
+    } else {
+        store.red()
+    };
+    frame.render_widget(store, store_area);
+    let summary = Paragraph::new(summary).wrap(Wrap { trim: true });
+    frame.render_widget(summary, summary_area);
+    frame.render_widget(table_widget(view, width), table);
+    frame.render_widget(Line::from(HELP).dim(), help);
+}
+
+/// The table, with the columns that a terminal of this width shows.
+fn table_widget(view: &View<'_>, width: u16) -> Table<'static> {
     let columns = columns(width);
     let cells = |row: [String; COLUMNS]| {
         Row::new(
@@ -211,13 +221,9 @@ fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
             .get(*column)
             .map_or(Constraint::Fill(1), |width| Constraint::Length(*width))
     });
-    frame.render_widget(
-        Table::new(rows, widths)
-            .header(head)
-            .column_spacing(SPACING),
-        table,
-    );
-    frame.render_widget(Line::from(HELP).dim(), help);
+    Table::new(rows, widths)
+        .header(head)
+        .column_spacing(SPACING)
 }
 
 /// Lines that a text takes at most: words that do not fit waste a part of each line.
