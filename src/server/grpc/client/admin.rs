@@ -272,12 +272,7 @@ fn explained(answer: &pb::ExplainResponse) -> AnswerReport {
     if !answer.key_hash.is_empty() {
         lines.push(format!("hash of the key: {}", answer.key_hash));
     }
-    lines.extend(
-        answer
-            .redis_names
-            .iter()
-            .map(|name| format!("in Redis: {name}")),
-    );
+    lines.extend(redis_lines(&answer.redis_names));
     lines.extend(connections(
         answer.redis_connections,
         answer.redis_connections_open,
@@ -289,24 +284,26 @@ fn explained(answer: &pb::ExplainResponse) -> AnswerReport {
         ));
     }
     lines.extend(answer.limits.iter().flat_map(limit_lines));
-    if let Some(candidate) = &answer.candidate {
-        let outcome = if candidate.allowed { "allow" } else { "deny" };
-        lines.push(format!(
-            "candidate {}: it would {outcome} the next request of cost 1",
-            candidate.plan
-        ));
-        lines.extend(
-            candidate
-                .redis_names
-                .iter()
-                .map(|name| format!("in Redis: {name}")),
-        );
-        lines.extend(candidate.limits.iter().flat_map(limit_lines));
-    }
+    lines.extend(answer.candidate.iter().flat_map(candidate_lines));
     AnswerReport {
         lines,
         json: explained_json(answer),
     }
+}
+
+fn redis_lines(names: &[String]) -> impl Iterator<Item = String> {
+    names.iter().map(|name| format!("in Redis: {name}"))
+}
+
+fn candidate_lines(candidate: &pb::CandidateExplanation) -> Vec<String> {
+    let outcome = if candidate.allowed { "allow" } else { "deny" };
+    let mut lines = vec![format!(
+        "candidate {}: it would {outcome} the next request of cost 1",
+        candidate.plan
+    )];
+    lines.extend(redis_lines(&candidate.redis_names));
+    lines.extend(candidate.limits.iter().flat_map(limit_lines));
+    lines
 }
 
 fn explained_json(answer: &pb::ExplainResponse) -> Value {
@@ -348,21 +345,22 @@ fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
         "limit {}: {} of {} used, {} remaining ({algorithm}{window})",
         status.name, explained.used, status.limit, status.remaining
     );
-    let release = |release: &pb::Release| {
-        let plural = if release.units == 1 { "" } else { "s" };
-        format!(
-            "  {} unit{plural} can be taken in {}",
-            release.units,
-            shown(release.after.map_or(0, us))
-        )
-    };
     let blocked = status
         .blocked_for
         .map(|left| format!("  blocked for {} more", shown(us(left))));
     std::iter::once(head)
         .chain(blocked)
-        .chain(explained.releases.iter().map(release))
+        .chain(explained.releases.iter().map(release_line))
         .collect()
+}
+
+fn release_line(release: &pb::Release) -> String {
+    let plural = if release.units == 1 { "" } else { "s" };
+    format!(
+        "  {} unit{plural} can be taken in {}",
+        release.units,
+        shown(release.after.map_or(0, us))
+    )
 }
 
 fn limit_explanation(explained: &pb::LimitExplanation) -> Value {

@@ -74,14 +74,8 @@ impl Target {
         let stream = tokio::time::timeout(self.timeout, self.open())
             .await
             .map_err(late)??;
-        let endpoint = match &self.address {
-            Address::Tcp { at, .. } => Endpoint::from_shared(format!("http://{at}")),
-            // A path names no host, so another name stands for it.
-            Address::Unix { .. } => Endpoint::from_shared("http://localhost"),
-        };
-        let endpoint =
-            endpoint.map_err(|_| format!("{} names no host; write host:port", self.address))?;
-        let channel = endpoint.connect_with_connector(Once(Some(stream))).await;
+        let connector = Once(Some(stream));
+        let channel = self.endpoint()?.connect_with_connector(connector).await;
         let channel = channel
             .map_err(|error| format!("the connection to {} failed: {error}", self.address))?;
         let (address, encrypted) = (self.address.to_string(), self.tls.is_some());
@@ -91,6 +85,15 @@ impl Target {
             encrypted,
             timeout: self.timeout,
         })
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, String> {
+        let endpoint = match &self.address {
+            Address::Tcp { at, .. } => Endpoint::from_shared(format!("http://{at}")),
+            // A path names no host, so another name stands for it.
+            Address::Unix { .. } => Endpoint::from_shared("http://localhost"),
+        };
+        endpoint.map_err(|_| format!("{} names no host; write host:port", self.address))
     }
 
     async fn open(&self) -> Result<ClientSocket, String> {

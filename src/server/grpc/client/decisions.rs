@@ -1,9 +1,9 @@
 //! `tollgate try`: asks one question, once or several times.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::report::{AnswerReport, answer, us};
-use super::{AnswerForm, AskedService, ClientConnection, report};
+use super::report::{AnswerReport, answer, seconds, us};
+use super::{AnswerForm, AskedService, ClientConnection};
 use crate::grpc::pb;
 use crate::grpc::pb::rate_limit_service_client::RateLimitServiceClient;
 
@@ -79,38 +79,35 @@ impl ClientConnection {
     }
 
     async fn ask_once(&self, question: &Question) -> Result<pb::ShouldAllowResponse, String> {
-        let mut client = RateLimitServiceClient::new(self.channel.clone());
-        let Question {
-            key,
-            shard,
-            plan,
-            cost,
-            peek,
-        } = question.clone();
-        if peek {
-            let peeked = self
-                .answer(
-                    AskedService::ForCallers,
-                    client.peek(pb::PeekRequest {
-                        key,
-                        plan,
-                        cost,
-                        shard,
-                    }),
-                )
-                .await?;
-            return Ok(peeked.answer.unwrap_or_default());
+        if question.peek {
+            return self.peek(question).await;
         }
         let request = pb::ShouldAllowRequest {
-            key,
-            plan,
-            cost,
+            key: question.key.clone(),
+            plan: question.plan.clone(),
+            cost: question.cost,
             detailed: true,
-            shard,
+            shard: question.shard.clone(),
             ..Default::default()
         };
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
         self.answer(AskedService::ForCallers, client.should_allow(request))
             .await
+    }
+
+    /// Asks without taking anything.
+    async fn peek(&self, question: &Question) -> Result<pb::ShouldAllowResponse, String> {
+        let request = pb::PeekRequest {
+            key: question.key.clone(),
+            plan: question.plan.clone(),
+            cost: question.cost,
+            shard: question.shard.clone(),
+        };
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let peeked = self
+            .answer(AskedService::ForCallers, client.peek(request))
+            .await?;
+        Ok(peeked.answer.unwrap_or_default())
     }
 }
 
@@ -126,38 +123,39 @@ impl Sum {
     }
 
     fn report(&self) -> AnswerReport {
-        let Self {
-            asked,
-            allowed,
-            first_denied,
-            last,
-        } = self;
+        let (asked, allowed) = (self.asked, self.allowed);
         let denied = asked - allowed;
-        let mut lines = vec![
-            format!("asked: {asked}"),
-            format!("allowed: {allowed}"),
-            format!("denied: {denied}"),
-        ];
-        let mut json = json!({ "asked": asked, "allowed": allowed, "denied": denied });
-        if let Some((request, wait)) = first_denied {
-            let after = wait.map_or_else(String::new, |wait| {
-                format!(", retry after {}", report::seconds(wait))
-            });
-            lines.push(format!("first denial: request {request}{after}"));
-            json["first_denied"] = json!({ "request": request });
-            if let Some(wait) = wait {
-                json["first_denied"]["retry_after_us"] = Value::from(*wait);
-            }
+        let mut report = AnswerReport {
+            lines: vec![
+                format!("asked: {asked}"),
+                format!("allowed: {allowed}"),
+                format!("denied: {denied}"),
+            ],
+            json: json!({ "asked": asked, "allowed": allowed, "denied": denied }),
+        };
+        if let Some((request, wait_us)) = self.first_denied {
+            add_first_denied(&mut report, request, wait_us);
         }
-        if let Some(last) = last {
-            let AnswerReport {
-                lines: of_last,
-                json: last,
-            } = answer(last);
-            lines.push("last answer:".to_owned());
-            lines.extend(of_last.into_iter().map(|line| format!("  {line}")));
-            json["last"] = last;
+        if let Some(last) = &self.last {
+            let last = answer(last);
+            report.lines.push("last answer:".to_owned());
+            let lines = last.lines.into_iter();
+            report.lines.extend(lines.map(|line| format!("  {line}")));
+            report.json["last"] = last.json;
         }
-        AnswerReport { lines, json }
+        report
+    }
+}
+
+fn add_first_denied(report: &mut AnswerReport, request: u64, wait_us: Option<u64>) {
+    let after = wait_us.map_or_else(String::new, |wait_us| {
+        format!(", retry after {}", seconds(wait_us))
+    });
+    report
+        .lines
+        .push(format!("first denial: request {request}{after}"));
+    report.json["first_denied"] = json!({ "request": request });
+    if let Some(wait_us) = wait_us {
+        report.json["first_denied"]["retry_after_us"] = wait_us.into();
     }
 }

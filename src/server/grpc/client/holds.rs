@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::report::{AnswerReport, answer, in_words, seconds, us};
 use super::{AnswerForm, AskedService, ClientConnection, PrintedAnswer, Question};
 use crate::grpc::pb;
@@ -46,24 +44,7 @@ impl ClientConnection {
         question: &Question,
         (id, ttl): (&str, Option<Duration>),
     ) -> Result<(bool, AnswerReport), String> {
-        let Question {
-            key,
-            shard,
-            plan,
-            cost,
-            ..
-        } = question.clone();
-        let request = pb::ReserveRequest {
-            key,
-            plan,
-            cost,
-            request_id: id.to_owned(),
-            // The longest that is parsed fits.
-            ttl: ttl.and_then(|ttl| ttl.try_into().ok()),
-            detailed: true,
-            http_headers: false,
-            shard,
-        };
+        let request = reserve_request(question.clone(), id, ttl);
         let mut client = HoldServiceClient::new(self.channel.clone());
         let reserved = self
             .answer(AskedService::ForCallers, client.reserve(request))
@@ -103,31 +84,7 @@ impl ClientConnection {
         let settled = self
             .answer(AskedService::ForCallers, client.settle(request))
             .await?;
-        let outcome = settled.outcome().as_str_name();
-        let outcome = outcome
-            .trim_start_matches("SETTLE_OUTCOME_")
-            .to_ascii_lowercase();
-        let mut decided = settled.answer.unwrap_or_default();
-        decided.limits = settled
-            .limits
-            .into_iter()
-            .filter_map(|limit| limit.status)
-            .collect();
-        let mut report = answer(&decided);
-        let (held, actual) = (settled.held, settled.actual);
-        let (returned, excess) = (settled.returned, settled.excess);
-        let lines = [
-            format!("settlement: {}", in_words(&outcome)),
-            format!("held {held}, used {actual}, returned {returned}, excess {excess}"),
-        ];
-        // The outcome of a peek is not news of a settle.
-        report.lines.splice(..2, lines);
-        let members = json!({ "request_id": id, "settlement": outcome, "held": held, "actual": actual,
-            "returned": returned, "excess": excess });
-        for (name, value) in members.as_object().into_iter().flatten() {
-            report.json[name] = value.clone();
-        }
-        Ok(report)
+        Ok(settled_report(id, settled))
     }
 
     async fn record(&self, question: &Question) -> Result<AnswerReport, String> {
@@ -157,6 +114,50 @@ impl ClientConnection {
         tell_repeated(&mut report, recorded.is_repeated);
         Ok(report)
     }
+}
+
+fn reserve_request(question: Question, id: &str, ttl: Option<Duration>) -> pb::ReserveRequest {
+    pb::ReserveRequest {
+        key: question.key,
+        plan: question.plan,
+        cost: question.cost,
+        request_id: id.to_owned(),
+        // The longest that is parsed fits.
+        ttl: ttl.and_then(|ttl| ttl.try_into().ok()),
+        detailed: true,
+        http_headers: false,
+        shard: question.shard,
+    }
+}
+
+/// What became of the hold of this id, and what is left of the limits.
+fn settled_report(id: &str, settled: pb::SettleResponse) -> AnswerReport {
+    let outcome = settled.outcome().as_str_name();
+    let outcome = outcome
+        .trim_start_matches("SETTLE_OUTCOME_")
+        .to_ascii_lowercase();
+    let mut decided = settled.answer.unwrap_or_default();
+    decided.limits = settled
+        .limits
+        .into_iter()
+        .filter_map(|limit| limit.status)
+        .collect();
+    let mut report = answer(&decided);
+    let (held, actual) = (settled.held, settled.actual);
+    let (returned, excess) = (settled.returned, settled.excess);
+    let lines = [
+        format!("settlement: {}", in_words(&outcome)),
+        format!("held {held}, used {actual}, returned {returned}, excess {excess}"),
+    ];
+    // The outcome of a peek is not news of a settle.
+    report.lines.splice(..2, lines);
+    report.json["request_id"] = id.into();
+    report.json["settlement"] = outcome.into();
+    report.json["held"] = held.into();
+    report.json["actual"] = actual.into();
+    report.json["returned"] = returned.into();
+    report.json["excess"] = excess.into();
+    report
 }
 
 fn tell_repeated(report: &mut AnswerReport, is_repeated: bool) {

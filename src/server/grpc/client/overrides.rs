@@ -9,6 +9,7 @@ use super::admin::{AdminToken, shown, signed};
 use super::report::{AnswerReport, us};
 use super::{AdminAnswer, AnswerForm, AskedService, ClientConnection};
 use crate::grpc::pb;
+use crate::grpc::pb::plan_override::{Effect, Subject};
 use tollgate_core::utc::Utc;
 
 /// Whose limits are other ones.
@@ -64,62 +65,15 @@ impl ClientConnection {
         form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
-        use pb::plan_override::{Effect, Subject};
-        let OverrideQuestion {
-            plan,
-            subject,
-            use_plan,
-            quotas,
-            until_us,
-            after_us,
-            reason,
-            if_version,
-        } = question;
-        let limits = quotas
-            .into_iter()
-            .map(|QuotaQuestion { name, quota, burst }| pb::LimitQuota { name, quota, burst });
-        let effect = match use_plan {
-            Some(name) => Effect::UsePlan(name),
-            None => Effect::Quotas(pb::LimitQuotas {
-                limits: limits.collect(),
-            }),
-        };
-        let subject = match subject {
-            SubjectQuestion::Key(text) => Subject::Key(text),
-            SubjectQuestion::Prefix(text) => Subject::KeyPrefix(text),
-        };
-        let entry = pb::PlanOverride {
-            plan,
-            subject: Some(subject),
-            effect: Some(effect),
-            expires_at: until_us.map(timestamp),
-            reason,
-            ..pb::PlanOverride::default()
-        };
-        let request = pb::SetOverrideRequest {
-            entry: Some(entry),
-            expires_after: after_us.map(crate::grpc::convert::duration),
-            if_version,
-        };
+        let request = set_request(question);
         let mut admin = self.admin();
         let set = self
             .change(admin.set_override(signed(request, token)))
             .await?;
-        let pb::SetOverrideResponse { entry, shared } = match set {
-            Ok(set) => set,
-            Err(refused) => return Ok(answer(false, refused, form)),
-        };
-        let entry = entry.unwrap_or_default();
-        let mut lines = vec![format!("set: version {}", entry.version)];
-        lines.push(line(&entry));
-        if !shared {
-            lines.push(
-                "the store is embedded: no other replica has it, and it ends with this process"
-                    .to_owned(),
-            );
-        }
-        let json = json!({ "entry": entry_json(&entry), "shared": shared });
-        Ok(answer(true, AnswerReport { lines, json }, form))
+        Ok(match set {
+            Ok(set) => answer(true, set_report(set), form),
+            Err(refused) => answer(false, refused, form),
+        })
     }
 
     /// Deletes an override. Errors: a sentence.
@@ -130,10 +84,9 @@ impl ClientConnection {
         form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
-        use pb::delete_override_request::Subject;
         let subject = match subject {
-            SubjectQuestion::Key(text) => Subject::Key(text),
-            SubjectQuestion::Prefix(text) => Subject::KeyPrefix(text),
+            SubjectQuestion::Key(text) => pb::delete_override_request::Subject::Key(text),
+            SubjectQuestion::Prefix(text) => pb::delete_override_request::Subject::KeyPrefix(text),
         };
         let request = pb::DeleteOverrideRequest {
             plan,
@@ -165,39 +118,49 @@ impl ClientConnection {
         form: AnswerForm,
         token: Option<&AdminToken>,
     ) -> Result<AdminAnswer, String> {
+        let listed = self.all_pages(plan, matching_key, token).await?;
+        let age_us = listed.age.map_or(0, us);
+        let mut lines: Vec<String> = listed.entries.iter().map(line).collect();
+        lines.push(format!(
+            "{} listed; version {}, confirmed {} ago",
+            listed.entries.len(),
+            listed.version,
+            shown(age_us)
+        ));
+        let json = json!({
+            "entries": listed.entries.iter().map(entry_json).collect::<Vec<_>>(),
+            "version": listed.version,
+            "age_us": age_us,
+        });
+        Ok(answer(true, AnswerReport { lines, json }, form))
+    }
+
+    /// The last page, with the overrides of all pages.
+    async fn all_pages(
+        &self,
+        plan: String,
+        matching_key: String,
+        token: Option<&AdminToken>,
+    ) -> Result<pb::ListOverridesResponse, String> {
         let mut entries = Vec::new();
-        let mut page_token = String::new();
         let mut last = pb::ListOverridesResponse::default();
         for _ in 0..PAGES_MAX {
             let request = pb::ListOverridesRequest {
                 plan: plan.clone(),
                 matching_key: matching_key.clone(),
                 page_size: PAGE_SIZE,
-                page_token,
+                page_token: last.next_page_token,
             };
             let mut admin = self.admin();
             let listed = admin.list_overrides(signed(request, token));
             last = self.answer(AskedService::Admin, listed).await?;
             entries.append(&mut last.entries);
-            page_token = last.next_page_token.clone();
-            if page_token.is_empty() {
+            if last.next_page_token.is_empty() {
                 break;
             }
         }
-        let age_us = last.age.map_or(0, us);
-        let mut lines: Vec<String> = entries.iter().map(line).collect();
-        lines.push(format!(
-            "{} listed; version {}, confirmed {} ago",
-            entries.len(),
-            last.version,
-            shown(age_us)
-        ));
-        let json = json!({
-            "entries": entries.iter().map(entry_json).collect::<Vec<_>>(),
-            "version": last.version,
-            "age_us": age_us,
-        });
-        Ok(answer(true, AnswerReport { lines, json }, form))
+        last.entries = entries;
+        Ok(last)
     }
 }
 
@@ -221,6 +184,54 @@ impl ClientConnection {
             _ => Err(self.reason(AskedService::Admin, &status)),
         }
     }
+}
+
+fn set_request(question: OverrideQuestion) -> pb::SetOverrideRequest {
+    let subject = match question.subject {
+        SubjectQuestion::Key(text) => Subject::Key(text),
+        SubjectQuestion::Prefix(text) => Subject::KeyPrefix(text),
+    };
+    let entry = pb::PlanOverride {
+        plan: question.plan,
+        subject: Some(subject),
+        effect: Some(effect(question.use_plan, question.quotas)),
+        expires_at: question.until_us.map(timestamp),
+        reason: question.reason,
+        ..pb::PlanOverride::default()
+    };
+    pb::SetOverrideRequest {
+        entry: Some(entry),
+        expires_after: question.after_us.map(crate::grpc::convert::duration),
+        if_version: question.if_version,
+    }
+}
+
+/// The plan to use, or other numbers in its place.
+fn effect(use_plan: Option<String>, quotas: Vec<QuotaQuestion>) -> Effect {
+    let limits = quotas
+        .into_iter()
+        .map(|QuotaQuestion { name, quota, burst }| pb::LimitQuota { name, quota, burst });
+    match use_plan {
+        Some(name) => Effect::UsePlan(name),
+        None => Effect::Quotas(pb::LimitQuotas {
+            limits: limits.collect(),
+        }),
+    }
+}
+
+fn set_report(set: pb::SetOverrideResponse) -> AnswerReport {
+    let pb::SetOverrideResponse { entry, shared } = set;
+    let entry = entry.unwrap_or_default();
+    let mut lines = vec![format!("set: version {}", entry.version)];
+    lines.push(line(&entry));
+    if !shared {
+        lines.push(
+            "the store is embedded: no other replica has it, and it ends with this process"
+                .to_owned(),
+        );
+    }
+    let json = json!({ "entry": entry_json(&entry), "shared": shared });
+    AnswerReport { lines, json }
 }
 
 fn answer(yes: bool, report: AnswerReport, form: AnswerForm) -> AdminAnswer {
@@ -248,20 +259,7 @@ fn timestamp_us(at: prost_types::Timestamp) -> u64 {
 
 /// An override in one line.
 fn line(entry: &pb::PlanOverride) -> String {
-    use pb::plan_override::{Effect, Subject};
-    let subject = match &entry.subject {
-        Some(Subject::Key(text)) => format!("key {text}"),
-        Some(Subject::KeyPrefix(text)) => format!("keys that begin with {text}"),
-        None => "no key".to_owned(),
-    };
-    let effect = match &entry.effect {
-        Some(Effect::UsePlan(name)) => format!("plan {name}"),
-        Some(Effect::Quotas(quotas)) => {
-            let limits: Vec<String> = quotas.limits.iter().map(limit).collect();
-            limits.join(", ")
-        }
-        None => "nothing".to_owned(),
-    };
+    let (subject, effect) = (subject_text(entry), effect_text(entry));
     let until = entry.expires_at.map_or_else(String::new, |at| {
         format!(", until {}", Utc(timestamp_us(at)))
     });
@@ -281,6 +279,25 @@ fn line(entry: &pb::PlanOverride) -> String {
     format!("plan {plan}, {subject}: {effect}{until} ({by}){reason}{problem}")
 }
 
+fn subject_text(entry: &pb::PlanOverride) -> String {
+    match &entry.subject {
+        Some(Subject::Key(text)) => format!("key {text}"),
+        Some(Subject::KeyPrefix(text)) => format!("keys that begin with {text}"),
+        None => "no key".to_owned(),
+    }
+}
+
+fn effect_text(entry: &pb::PlanOverride) -> String {
+    match &entry.effect {
+        Some(Effect::UsePlan(name)) => format!("plan {name}"),
+        Some(Effect::Quotas(quotas)) => {
+            let limits: Vec<String> = quotas.limits.iter().map(limit).collect();
+            limits.join(", ")
+        }
+        None => "nothing".to_owned(),
+    }
+}
+
 fn limit(limit: &pb::LimitQuota) -> String {
     let name = match limit.name.as_str() {
         "" => String::new(),
@@ -294,27 +311,16 @@ fn limit(limit: &pb::LimitQuota) -> String {
 
 /// An override with the names of the config, and times in microseconds. What is not set is left out.
 fn entry_json(entry: &pb::PlanOverride) -> Value {
-    use pb::plan_override::{Effect, Subject};
     let mut json = Map::new();
     let mut put = |name: &str, value: Value| json.insert(name.to_owned(), value);
     put("plan", entry.plan.as_str().into());
-    match &entry.subject {
-        Some(Subject::Key(text)) => put("key", text.as_str().into()),
-        Some(Subject::KeyPrefix(text)) => put("key_prefix", text.as_str().into()),
-        None => None,
-    };
-    match &entry.effect {
-        Some(Effect::UsePlan(name)) => put("use_plan", name.as_str().into()),
-        Some(Effect::Quotas(quotas)) => {
-            put("quotas", quotas.limits.iter().map(limit_json).collect())
-        }
-        None => None,
-    };
-    let source = match entry.source() {
-        pb::OverrideSource::File => "file",
-        _ => "runtime",
-    };
-    put("source", source.into());
+    if let Some((name, subject)) = subject_json(entry) {
+        put(name, subject);
+    }
+    if let Some((name, effect)) = effect_json(entry) {
+        put(name, effect);
+    }
+    put("source", source_name(entry).into());
     put("version", entry.version.into());
     for (name, at) in [
         ("expires_at_us", entry.expires_at),
@@ -330,6 +336,27 @@ fn entry_json(entry: &pb::PlanOverride) -> Value {
         }
     }
     Value::Object(json)
+}
+
+fn subject_json(entry: &pb::PlanOverride) -> Option<(&'static str, Value)> {
+    Some(match entry.subject.as_ref()? {
+        Subject::Key(text) => ("key", text.as_str().into()),
+        Subject::KeyPrefix(text) => ("key_prefix", text.as_str().into()),
+    })
+}
+
+fn effect_json(entry: &pb::PlanOverride) -> Option<(&'static str, Value)> {
+    Some(match entry.effect.as_ref()? {
+        Effect::UsePlan(name) => ("use_plan", name.as_str().into()),
+        Effect::Quotas(quotas) => ("quotas", quotas.limits.iter().map(limit_json).collect()),
+    })
+}
+
+fn source_name(entry: &pb::PlanOverride) -> &'static str {
+    match entry.source() {
+        pb::OverrideSource::File => "file",
+        _ => "runtime",
+    }
 }
 
 fn limit_json(limit: &pb::LimitQuota) -> Value {

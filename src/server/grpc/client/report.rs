@@ -49,27 +49,15 @@ fn answer_json(answer: &pb::ShouldAllowResponse) -> Value {
     if !answer.limit_name.is_empty() {
         json["limit_name"] = answer.limit_name.as_str().into();
     }
-    let times = [
-        &answer.window,
-        &answer.retry_after,
-        &answer.reset_after,
-        &answer.more_after,
-    ];
-    let [window, retry_after, reset_after, more_after] = times.map(|time| time.map(us));
     let numbers = [
         ("limit", answer.limit),
-        ("window_us", window),
+        ("window_us", answer.window.map(us)),
         ("remaining", answer.remaining),
+        ("retry_after_us", answer.retry_after.map(us)),
+        ("reset_after_us", answer.reset_after.map(us)),
+        ("more_after_us", answer.more_after.map(us)),
     ];
     add_numbers(&mut json, &numbers);
-    add_numbers(
-        &mut json,
-        &[
-            ("retry_after_us", retry_after),
-            ("reset_after_us", reset_after),
-            ("more_after_us", more_after),
-        ],
-    );
     json
 }
 
@@ -110,25 +98,14 @@ fn limit_line(limit: &pb::LimitStatus) -> String {
 pub(super) fn limit_json(limit: &pb::LimitStatus) -> Value {
     let mut json =
         json!({ "limit_name": limit.name, "limit": limit.limit, "remaining": limit.remaining });
-    let times = [
-        &limit.window,
-        &limit.retry_after,
-        &limit.reset_after,
-        &limit.more_after,
+    let numbers = [
+        ("window_us", limit.window.map(us)),
+        ("retry_after_us", limit.retry_after.map(us)),
+        ("reset_after_us", limit.reset_after.map(us)),
+        ("more_after_us", limit.more_after.map(us)),
+        ("blocked_for_us", limit.blocked_for.map(us)),
     ];
-    let [window, retry_after, reset_after, more_after] = times.map(|time| time.map(us));
-    add_numbers(
-        &mut json,
-        &[("window_us", window), ("retry_after_us", retry_after)],
-    );
-    add_numbers(
-        &mut json,
-        &[
-            ("reset_after_us", reset_after),
-            ("more_after_us", more_after),
-            ("blocked_for_us", limit.blocked_for.map(us)),
-        ],
-    );
+    add_numbers(&mut json, &numbers);
     json
 }
 

@@ -85,6 +85,12 @@ impl ClientConnection {
                 self.admin().top(signed(request, token)),
             )
             .await?;
+        Ok(TopTable::from_answer(answer))
+    }
+}
+
+impl TopTable {
+    fn from_answer(answer: pb::TopResponse) -> Self {
         let row = |key: pb::TopKey| TopRow {
             key: Some(key.key).filter(|key| !key.is_empty()),
             key_hash: key.key_hash,
@@ -92,7 +98,7 @@ impl ClientConnection {
             count: key.count,
             error: key.error,
         };
-        Ok(TopTable {
+        Self {
             rows: answer.keys.into_iter().map(row).collect(),
             unlisted_max: answer.unlisted_max,
             total: answer.total,
@@ -102,11 +108,9 @@ impl ClientConnection {
             this_replica_alone: answer.this_replica_alone,
             store_state: answer.store_state,
             store_decides: answer.store_decides,
-        })
+        }
     }
-}
 
-impl TopTable {
     /// The table as one JSON object, in the words of the proto file.
     pub fn json(&self) -> String {
         let row = |row: &TopRow| json!({ "key": row.key, "key_hash": row.key_hash, "plan": row.plan, "count": row.count, "error": row.error });
