@@ -33,23 +33,11 @@ pub(super) fn limit(mut table: Table, unit: CalendarUnit, errors: &mut ErrorList
         check_algorithm(node, errors);
     }
     let quota = required(&mut table, "quota", errors).and_then(|node| node.number(errors));
-    let name = table
-        .take("name")
-        .map_or(Some(None), |node| group(node, errors).map(Some));
-    let zone = table
-        .take("zone")
-        .map_or(Some(Zone::UTC), |node| zone(node, errors));
-    let unit = match table.take("starts") {
-        Some(node) => with_start(unit, node, errors),
-        None => Some(unit),
-    };
-    if let Some(node) = table.take("anchor") {
-        let problem = "belongs to windows of a fixed length; remove it";
-        report(errors, &node.path, problem);
-    }
-    for field in [("precision", "sliding_window"), ("burst", "token_bucket")] {
-        field_of(&mut table, Some(FIXED), field, errors);
-    }
+    let name = table.read("name", group, errors);
+    let zone = table.read_or("zone", Zone::UTC, zone, errors);
+    let start = |node: Node, errors: &mut ErrorList| with_start(unit, node, errors);
+    let unit = table.read_or("starts", unit, start, errors);
+    refuse_other_fields(&mut table, errors);
     let block = block(&mut table, errors);
     table.finish(errors);
     Limit::check(quota, None, Some(FIXED))
@@ -63,6 +51,17 @@ pub(super) fn limit(mut table: Table, unit: CalendarUnit, errors: &mut ErrorList
     let name: Arc<str> = name?.unwrap_or_else(default).into();
     let limit = Limit::by_calendar(name, quota?, calendar).ok()?;
     with_block(limit, (&path, block?), errors)
+}
+
+/// Reports fields that a limit of calendar windows has not.
+fn refuse_other_fields(table: &mut Table, errors: &mut ErrorList) {
+    if let Some(node) = table.take("anchor") {
+        let problem = "belongs to windows of a fixed length; remove it";
+        report(errors, &node.path, problem);
+    }
+    for field in [("precision", "sliding_window"), ("burst", "token_bucket")] {
+        field_of(table, Some(FIXED), field, errors);
+    }
 }
 
 /// A window of a fixed length. A word may be meant for a calendar's.

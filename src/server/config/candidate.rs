@@ -34,25 +34,37 @@ impl Candidate {
         if !names.check(&self.name, (&self.path, "is", ""), errors) {
             return None;
         }
-        let problem = match (plans.get(self.live.as_str())?, plans.get(self.name.as_str())?) {
-            (live, _) if live.concurrency().is_some() => {
-                format!("cannot be: plan {} has a concurrency limit, which needs Reserve", self.live)
-            }
-            (_, plan) if plan.concurrency().is_some() => needs_reserve(&self.name),
-            (live, _) if live.limits().is_empty() => {
-                "needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned()
-            }
-            (_, plan) if plan.limits().is_empty() => format!("is {}, which has no limits to try out", Quoted(&self.name)),
-            _ if others.iter().any(|other| other.live == self.name) => {
-                format!(
-                    "is {}, which has a candidate of its own; a candidate is tried out beside a live plan only",
-                    Quoted(&self.name)
-                )
-            }
-            (_, plan) => return Some(plan.clone()),
-        };
-        report(errors, &self.path, problem);
-        None
+        let live = plans.get(self.live.as_str())?;
+        let plan = plans.get(self.name.as_str())?;
+        if let Some(problem) = self.problem(live, plan, others) {
+            report(errors, &self.path, problem);
+            return None;
+        }
+        Some(plan.clone())
+    }
+
+    /// Why `plan` cannot be tried out beside `live`.
+    fn problem(&self, live: &Plan, plan: &Plan, others: &[Self]) -> Option<String> {
+        let name = Quoted(&self.name);
+        let has_candidate = || others.iter().any(|other| other.live == self.name);
+        if live.concurrency().is_some() {
+            Some(format!(
+                "cannot be: plan {} has a concurrency limit, which needs Reserve",
+                self.live
+            ))
+        } else if plan.concurrency().is_some() {
+            Some(needs_reserve(&self.name))
+        } else if live.limits().is_empty() {
+            Some("needs a plan with limits; to try out limits where there are none, write limits and shadow: true".to_owned())
+        } else if plan.limits().is_empty() {
+            Some(format!("is {name}, which has no limits to try out"))
+        } else if has_candidate() {
+            Some(format!(
+                "is {name}, which has a candidate of its own; a candidate is tried out beside a live plan only"
+            ))
+        } else {
+            None
+        }
     }
 }
 

@@ -91,26 +91,31 @@ pub(super) fn settings(variables: &[(String, String)], errors: &mut ErrorList) -
                 value: value.clone(),
                 place: format!("variable {}", shown(name)),
             }),
-            // Finding the nearest name takes about 100 us, so it is skipped when no error can be added.
-            None if is_full(errors) => {}
-            None => {
-                let message = format!(
-                    "the variable {} is not a setting; {}",
-                    shown(name),
-                    suggestion_for(name)
-                );
-                add(
-                    errors,
-                    ConfigError {
-                        path: String::new(),
-                        message,
-                        place: Some(PLACE.to_owned()),
-                    },
-                );
-            }
+            None => report_unknown(name, errors),
         }
     }
     settings
+}
+
+/// Reports a variable that is not a setting.
+fn report_unknown(name: &str, errors: &mut ErrorList) {
+    // Finding the nearest name takes about 100 us, so it is skipped when no error can be added.
+    if is_full(errors) {
+        return;
+    }
+    let message = format!(
+        "the variable {} is not a setting; {}",
+        shown(name),
+        suggestion_for(name)
+    );
+    add(
+        errors,
+        ConfigError {
+            path: String::new(),
+            message,
+            place: Some(PLACE.to_owned()),
+        },
+    );
 }
 
 /// The name of a variable in a message: on one line and not too long.
@@ -206,23 +211,14 @@ pub(super) fn similar_settings(path: &str) -> Vec<String> {
     let flat = |path: &str| path.replace('.', "_");
     let known: Vec<String> = SETTINGS.iter().map(|setting| flat(setting)).collect();
     if let Some(near) = nearest(&flat(path), known.iter().map(String::as_str)) {
-        return SETTINGS
-            .iter()
-            .filter(|setting| flat(setting) == near)
-            .map(|setting| (*setting).to_owned())
-            .collect();
+        return settings_where(|setting| flat(setting) == near);
     }
     // A name without its tables.
-    let same_end = |setting: &&&str| {
+    let same_end = settings_where(|setting| {
         setting
             .strip_suffix(path)
             .is_some_and(|tables| tables.ends_with('.'))
-    };
-    let same_end: Vec<String> = SETTINGS
-        .iter()
-        .filter(same_end)
-        .map(|setting| (*setting).to_owned())
-        .collect();
+    });
     match path.split_once('.') {
         Some((first, rest))
             if same_end.is_empty() && nearest(first, ["plans"].into_iter()).is_some() =>
@@ -233,15 +229,18 @@ pub(super) fn similar_settings(path: &str) -> Vec<String> {
     }
 }
 
+/// The settings whose paths fit.
+fn settings_where(fits: impl Fn(&str) -> bool) -> Vec<String> {
+    SETTINGS
+        .into_iter()
+        .filter(|setting| fits(setting))
+        .map(str::to_owned)
+        .collect()
+}
+
 fn suggestion_for(name: &str) -> String {
     let flat = |name: &str| name.to_ascii_uppercase().replace("__", "_");
-    let variable = |path: &str| format!("{PREFIX}{}", path.to_ascii_uppercase().replace('.', "__"));
-    let (wanted, rest) = (
-        flat(name),
-        name.get(PREFIX.len()..)
-            .unwrap_or_default()
-            .to_ascii_lowercase(),
-    );
+    let wanted = flat(name);
     if wanted == "TOLLGATE_PLANS" || wanted.starts_with("TOLLGATE_PLANS_") {
         return "a plan's setting is written like TOLLGATE_PLANS__FREE__SHADOW, with __ between levels".to_owned();
     }
@@ -252,17 +251,23 @@ fn suggestion_for(name: &str) -> String {
     ) {
         return format!("did you mean {PREFIX}{near}?");
     }
-    let meant: Vec<String> = similar_settings(&rest.replace("__", "."))
-        .iter()
-        .map(|path| variable(path))
-        .collect();
-    match meant.as_slice() {
+    match similar_variables(name).as_slice() {
         [] => {
             "remove it, or write TOLLGATE_ and a path of a setting with __ between levels, such as TOLLGATE_STORE__URL".to_owned()
         }
         [right, ..] if flat(right) == wanted => format!("write {right}, with __ between levels"),
         all => format!("did you mean {}?", all.join(" or ")),
     }
+}
+
+/// The variables that this name was probably meant to be.
+fn similar_variables(name: &str) -> Vec<String> {
+    let rest = name.get(PREFIX.len()..).unwrap_or_default();
+    let path = rest.to_ascii_lowercase().replace("__", ".");
+    similar_settings(&path)
+        .iter()
+        .map(|path| format!("{PREFIX}{}", path.to_ascii_uppercase().replace('.', "__")))
+        .collect()
 }
 
 #[cfg(test)]

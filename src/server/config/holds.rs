@@ -34,9 +34,7 @@ pub(super) fn concurrency(
     let (path, errors_before) = (table.path.clone(), errors.len());
     table.take("algorithm");
     let quota = required(&mut table, "quota", errors).and_then(|node| node.number(errors));
-    let name = table
-        .take("name")
-        .map_or(Some(None), |node| group(node, errors).map(Some));
+    let name = table.read("name", group, errors);
     for field in FIELDS_OF_RATES {
         if let Some(node) = table.take(field) {
             let problem =
@@ -57,50 +55,46 @@ pub(super) fn terms(
     slots: Option<u32>,
     errors: &mut ErrorList,
 ) -> Option<HoldTerms> {
-    let default = HoldTerms::default();
-    let most_slots = slots.unwrap_or(0);
+    let slots = slots.unwrap_or(0);
+    let mut default = HoldTerms::default();
+    default.max_open = default.max_open.max(slots);
     let Some(node) = node else {
-        let max_open = default.max_open.max(most_slots);
-        return Some(HoldTerms {
-            max_open,
-            ..default
-        });
+        return Some(default);
     };
     let errors_before = errors.len();
     let mut table = node.table(errors)?;
-    let ttl = lease(&mut table, "ttl", (default.ttl, LEASE_MIN), errors);
-    let shortest = ttl.unwrap_or(LEASE_MIN);
-    let usual = default.max_ttl.max(shortest);
-    let max_ttl = lease(&mut table, "max_ttl", (usual, shortest), errors);
-    let remember = lease(
-        &mut table,
-        "remember",
-        (default.remember, LEASE_MIN),
-        errors,
-    );
-    let on_expiry = table
-        .take("on_expiry")
-        .map_or(Some(false), |node| node.choice(&ON_EXPIRY, errors));
-    let usual = default.max_open.max(most_slots);
-    let max_open = count(&mut table, "max_open", (usual, OPEN_MAX), errors);
+    let leases = leases(&mut table, &default, errors);
+    let on_expiry = table.choice_or("on_expiry", false, &ON_EXPIRY, errors);
+    let max_open = count(&mut table, "max_open", (default.max_open, OPEN_MAX), errors);
     let max_ids = count(&mut table, "max_ids", (default.max_ids, IDS_MAX), errors);
     let path = table.path.clone();
     table.finish(errors);
-    if let Some(max_open) = max_open.filter(|max_open| *max_open < most_slots) {
-        let problem =
-            format!("is {max_open}; the concurrency limit alone lets {most_slots} be open");
+    if let Some(max_open) = max_open.filter(|max_open| *max_open < slots) {
+        let problem = format!("is {max_open}; the concurrency limit alone lets {slots} be open");
         report(errors, &format!("{path}.max_open"), problem);
     }
     let terms = HoldTerms {
-        ttl: ttl?,
-        max_ttl: max_ttl?,
         release_on_expiry: on_expiry?,
-        remember: remember?,
         max_open: max_open?,
         max_ids: max_ids?,
-        ..default
+        ..leases?
     };
     (errors.len() == errors_before).then_some(terms)
+}
+
+/// The default terms, with the durations of this table.
+fn leases(table: &mut Table, default: &HoldTerms, errors: &mut ErrorList) -> Option<HoldTerms> {
+    let ttl = lease(table, "ttl", (default.ttl, LEASE_MIN), errors);
+    let shortest = ttl.unwrap_or(LEASE_MIN);
+    let usual = default.max_ttl.max(shortest);
+    let max_ttl = lease(table, "max_ttl", (usual, shortest), errors);
+    let remember = lease(table, "remember", (default.remember, LEASE_MIN), errors);
+    Some(HoldTerms {
+        ttl: ttl?,
+        max_ttl: max_ttl?,
+        remember: remember?,
+        ..default.clone()
+    })
 }
 
 /// A duration from `least` to a day.

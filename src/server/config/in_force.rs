@@ -100,30 +100,12 @@ fn add(value: &Value, path: &str, text: &Origin, listed: &mut Vec<SettingInForce
                 add(value, &format!("{path}[{index}]"), text, listed);
             }
         }
-        ValueKind::Array(values) => {
-            let joined = values.iter().map(written).collect::<Vec<_>>().join(",");
-            // Elements that flags replaced have places of their own.
-            let elsewhere = values
-                .iter()
-                .filter_map(Value::origin)
-                .filter(|place| !is_line(place));
-            let mut places: Vec<&str> = value.origin().into_iter().chain(elsewhere).collect();
-            places.dedup();
-            listed.push(SettingInForce {
-                path: path.to_owned(),
-                value: Some(joined),
-                origin: origin(&places, text),
-            });
-        }
         ValueKind::Nil => {}
-        _ => {
-            let places: Vec<&str> = value.origin().into_iter().collect();
-            listed.push(SettingInForce {
-                path: path.to_owned(),
-                value: Some(written(value)),
-                origin: origin(&places, text),
-            });
-        }
+        _ => listed.push(SettingInForce {
+            path: path.to_owned(),
+            value: Some(written(value)),
+            origin: origin(&places(value), text),
+        }),
     }
 }
 
@@ -135,6 +117,21 @@ fn sorted(fields: &Map<String, Value>) -> Vec<(&String, &Value)> {
 
 fn is_scalar(value: &Value) -> bool {
     !matches!(value.kind, ValueKind::Table(_) | ValueKind::Array(_))
+}
+
+/// Where the value was written. Elements of a list that flags replaced have places of their own.
+fn places(value: &Value) -> Vec<&str> {
+    let elements = match &value.kind {
+        ValueKind::Array(values) => &values[..],
+        _ => &[],
+    };
+    let elsewhere = elements
+        .iter()
+        .filter_map(Value::origin)
+        .filter(|place| !is_line(place));
+    let mut places: Vec<&str> = value.origin().into_iter().chain(elsewhere).collect();
+    places.dedup();
+    places
 }
 
 fn origin(places: &[&str], text: &Origin) -> String {
@@ -152,6 +149,7 @@ fn written(value: &Value) -> String {
     match &value.kind {
         ValueKind::String(text) => without_secrets(text),
         ValueKind::Boolean(boolean) => boolean.to_string(),
+        ValueKind::Array(values) => values.iter().map(written).collect::<Vec<_>>().join(","),
         _ => String::new(),
     }
 }

@@ -114,12 +114,8 @@ fn entry(node: Node, names: &PlanNames, errors: &mut ErrorList) -> Option<PlanOv
     let plan = plan(&mut table, names, errors);
     let subject = subject(&mut table, errors);
     let effect = effect(&mut table, names, errors);
-    let expires_at_us = table
-        .take("expires")
-        .map_or(Some(None), |node| expiry(node, errors).map(Some));
-    let reason = table
-        .take("reason")
-        .map_or(Some(String::new()), |node| reason(node, errors));
+    let expires_at_us = table.read("expires", expiry, errors);
+    let reason = table.read_or("reason", String::new(), reason, errors);
     table.finish(errors);
     Some(PlanOverride {
         plan: plan?.into(),
@@ -174,13 +170,10 @@ fn subject(table: &mut Table, errors: &mut ErrorList) -> Option<OverrideSubject>
     };
     let path = node.path.clone();
     let subject = of(node.text(errors)?.into());
-    match subject.check() {
-        Ok(()) => Some(subject),
-        Err(problem) => {
-            report(errors, &path, problem);
-            None
-        }
-    }
+    let checked = subject
+        .check()
+        .map_err(|problem| report(errors, &path, problem));
+    checked.is_ok().then_some(subject)
 }
 
 fn effect(table: &mut Table, names: &PlanNames, errors: &mut ErrorList) -> Option<OverrideEffect> {
@@ -213,15 +206,9 @@ fn quotas(node: Node, errors: &mut ErrorList) -> Option<Vec<LimitQuota>> {
 
 fn quota(node: Node, errors: &mut ErrorList) -> Option<LimitQuota> {
     let mut table = node.table(errors)?;
-    let name = table
-        .take("name")
-        .map_or(Some(None), |node| node.text(errors).map(Some));
-    let mut number = |field| {
-        table
-            .take(field)
-            .map_or(Some(None), |node| node.number(errors).map(Some))
-    };
-    let (quota, burst) = (number("quota"), number("burst"));
+    let name = table.read("name", Node::text, errors);
+    let quota = table.read("quota", Node::number, errors);
+    let burst = table.read("burst", Node::number, errors);
     table.finish(errors);
     Some(LimitQuota {
         name: name?.map(Arc::from),

@@ -8,13 +8,14 @@ use super::Config;
 use super::check as check_endpoint;
 use super::deny_cache;
 use super::envoy;
-use super::listen;
+use super::listen::{self, ListenSection};
 use super::overrides;
 use super::plans;
-use super::status;
+use super::status::{self, StatusSection};
 use super::store;
 use super::tree::{ErrorList, Node, Table, report};
 use super::warnings;
+use tollgate_core::plan::PlanSet;
 use tollgate_store::clock::{Clock, SystemClock};
 
 /// Maximum number of warnings about overrides.
@@ -31,35 +32,42 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     let deny_cache = deny_cache::check(&mut root, errors);
     let status = status::check(&mut root, errors);
     let workers = workers(&mut root, errors);
-    let default_plan = root
-        .take("default_plan")
-        .and_then(|node| node.text(errors))
-        .filter(|name| !name.is_empty());
+    let default_plan = default_plan(&mut root, errors);
     let check = check_endpoint::check(&mut root, errors);
     let (names, plans) = plans::check(root.take("plans"), default_plan.as_deref(), errors);
     let envoy = envoy::check(root.take("envoy"), &names, errors);
     let overrides = overrides::read(root.take("overrides"), &names, errors);
     root.finish(errors);
-    let check = check?;
-    check_endpoint::check_plans(&check, &names, errors);
+    check_endpoint::check_plans(check.as_ref()?, &names, errors);
     let plans = overrides.checked_with(plans?.with_envoy(envoy?), errors);
     let (listen, status) = (listen?, status?);
-    let mut warnings = warnings::find(&plans);
-    let now_us = SystemClock.now_us();
-    warnings.extend(overrides::warnings(&plans, now_us).take(WARNINGS_MAX));
-    if status.page && listen.http.is_none() {
-        warnings.push("status.page is true, but nothing serves the page; set listen.http, such as 127.0.0.1:8080".to_owned());
-    }
     Some(Config {
+        warnings: warnings(&plans, &listen, &status),
         listen,
         store: store?,
         deny_cache: deny_cache?,
         status,
         workers: workers?,
-        check,
-        warnings,
+        check: check?,
         plans,
     })
+}
+
+/// The plan of calls that name none. An empty name is that of no plan.
+fn default_plan(root: &mut Table, errors: &mut ErrorList) -> Option<String> {
+    let name = root.take("default_plan")?.text(errors)?;
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// What is valid, but probably not meant.
+fn warnings(plans: &PlanSet, listen: &ListenSection, status: &StatusSection) -> Vec<String> {
+    let mut warnings = warnings::find(plans);
+    let now_us = SystemClock.now_us();
+    warnings.extend(overrides::warnings(plans, now_us).take(WARNINGS_MAX));
+    if status.page && listen.http.is_none() {
+        warnings.push("status.page is true, but nothing serves the page; set listen.http, such as 127.0.0.1:8080".to_owned());
+    }
+    warnings
 }
 
 /// The number of workers: `Some(None)` is one per core, written as 0. `None` after adding an error.

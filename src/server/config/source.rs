@@ -186,41 +186,37 @@ pub(super) fn merge(
 
 /// The setting of a flag. Errors: it has no value, or names no setting.
 fn setting(flag: &Flag) -> Result<Setting, ConfigError> {
-    let Flag { name, path, value } = flag;
+    let Flag { name, path, .. } = flag;
     let is_shown = name == SET && may_be_shown(path);
     let place = if is_shown {
         format!("flag {SET} {path}")
     } else {
         format!("flag {name}")
     };
-    let error = |message: String| {
-        let path = if is_shown {
-            path.clone()
-        } else {
-            String::new()
-        };
-        ConfigError {
-            path,
-            message,
-            place: Some(place.clone()),
-        }
-    };
-    match value {
-        None if is_shown => Err(error(format!("has no value; write {SET} {path}=VALUE"))),
-        None => Err(error(WRITE_A_PATH.to_owned())),
-        Some(_) if has_form_of_path(path) && !environment::is_setting(&without_indexes(path)) => {
-            let message = if is_shown {
-                unknown(path)
-            } else {
-                WRITE_A_PATH.to_owned()
-            };
-            Err(error(message))
-        }
-        Some(value) => Ok(Setting {
+    let shown_path = if is_shown { path } else { "" };
+    match value_of_flag(flag, is_shown) {
+        Ok(value) => Ok(Setting {
             path: path.clone(),
-            value: value.clone(),
+            value,
             place,
         }),
+        Err(message) => Err(ConfigError {
+            path: shown_path.to_owned(),
+            message,
+            place: Some(place),
+        }),
+    }
+}
+
+/// The value of a flag. Errors: it has no value, or names no setting; the message repeats the path only if it `is_shown`.
+fn value_of_flag(flag: &Flag, is_shown: bool) -> Result<String, String> {
+    let path = &flag.path;
+    let is_unknown = || has_form_of_path(path) && !environment::is_setting(&without_indexes(path));
+    match &flag.value {
+        None if is_shown => Err(format!("has no value; write {SET} {path}=VALUE")),
+        Some(_) if is_shown && is_unknown() => Err(unknown(path)),
+        Some(value) if !is_unknown() => Ok(value.clone()),
+        _ => Err(WRITE_A_PATH.to_owned()),
     }
 }
 
@@ -357,21 +353,22 @@ pub(super) fn place_of(mut value: &Value, path: &str) -> Option<String> {
         (value, rest) = (inner, after.strip_prefix('.').unwrap_or(after));
         place = origin_within(inner).or(place);
     }
-    let parts = if path.is_empty() || !rest.is_empty() {
-        Vec::new()
-    } else {
-        parts_of(value)
-    };
-    let elsewhere = parts
-        .into_iter()
-        .filter_map(origin_within)
-        .find(|origin| !is_line(origin));
+    let is_found = !path.is_empty() && rest.is_empty();
+    let elsewhere = is_found.then(|| place_beside_text(value)).flatten();
     match (place, elsewhere) {
         (Some(place), Some(elsewhere)) if place != elsewhere => {
             Some(format!("{place}; {elsewhere}"))
         }
         (place, elsewhere) => place.or(elsewhere).map(str::to_owned),
     }
+}
+
+/// Where the first part was read that is not from the text.
+fn place_beside_text(value: &Value) -> Option<&str> {
+    parts_of(value)
+        .into_iter()
+        .filter_map(origin_within)
+        .find(|origin| !is_line(origin))
 }
 
 /// Where a value was read. A table that only flags and variables made has no place but that of what is in it.

@@ -1,7 +1,7 @@
 //! Checks the `status` table.
 
 use super::paths_of;
-use super::tree::{ErrorList, Table, report};
+use super::tree::{ErrorList, Node, Table, report};
 use crate::limiter::{TOP_DEFAULT, TOP_MAX, TOP_MIN};
 
 /// The checked section.
@@ -58,31 +58,29 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StatusSe
         return Some(default);
     };
     let mut status = status.table(errors)?;
-    let page = status
-        .take("page")
-        .map_or(Some(default.page), |node| node.boolean(errors));
-    let keys = status.take("keys").map_or(Some(default.keys), |node| {
-        node.choice(&ShownKeys::NAMES, errors)
-    });
-    let top = status.take("top").map_or(Some(default.top), |node| {
-        let path = node.path.clone();
-        let top = node.number(errors)?;
-        let within = usize::try_from(top)
-            .ok()
-            .filter(|top| (TOP_MIN..=TOP_MAX).contains(top));
-        if within.is_none() {
-            report(
-                errors,
-                &path,
-                format!("is {top}; it is {TOP_MIN} to {TOP_MAX}"),
-            );
-        }
-        within
-    });
+    let page = status.read_or("page", default.page, Node::boolean, errors);
+    let keys = status.choice_or("keys", default.keys, &ShownKeys::NAMES, errors);
+    let top = status.read_or("top", default.top, top, errors);
     status.finish(errors);
     Some(StatusSection {
         page: page?,
         keys: keys?,
         top: top?,
     })
+}
+
+fn top(node: Node, errors: &mut ErrorList) -> Option<usize> {
+    let path = node.path.clone();
+    let top = node.number(errors)?;
+    let within = usize::try_from(top)
+        .ok()
+        .filter(|top| (TOP_MIN..=TOP_MAX).contains(top));
+    if within.is_none() {
+        report(
+            errors,
+            &path,
+            format!("is {top}; it is {TOP_MIN} to {TOP_MAX}"),
+        );
+    }
+    within
 }

@@ -100,27 +100,19 @@ impl Node {
             report(errors, &path, too_long(length));
             return None;
         }
+        let values: Vec<ValueKind> = match self.value {
+            ValueKind::Array(values) => values.into_iter().map(|value| value.kind).collect(),
+            ValueKind::String(text) => text
+                .split(',')
+                .map(|part| ValueKind::String(part.trim().to_owned()))
+                .collect(),
+            other => return report_wrong(errors, &path, &other, "a list"),
+        };
         let item = |(index, value): (usize, ValueKind)| Self {
             path: format!("{path}[{index}]"),
             value,
         };
-        match self.value {
-            ValueKind::Array(values) => Some(
-                values
-                    .into_iter()
-                    .map(|value| value.kind)
-                    .enumerate()
-                    .map(item)
-                    .collect(),
-            ),
-            ValueKind::String(text) => {
-                let parts = text
-                    .split(',')
-                    .map(|part| ValueKind::String(part.trim().to_owned()));
-                Some(parts.enumerate().map(item).collect())
-            }
-            other => report_wrong(errors, &path, &other, "a list"),
-        }
+        Some(values.into_iter().enumerate().map(item).collect())
     }
 
     /// The value if it is a text; other values are not errors here.
@@ -252,6 +244,51 @@ impl Table {
         })
     }
 
+    /// Takes a field and reads its value. Without the field, the value is `default`.
+    pub(super) fn read_or<T>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        read: impl FnOnce(Node, &mut ErrorList) -> Option<T>,
+        errors: &mut ErrorList,
+    ) -> Option<T> {
+        match self.take(name) {
+            Some(node) => read(node, errors),
+            None => Some(default),
+        }
+    }
+
+    /// Takes a field and reads its value, which is `Some(None)` without the field.
+    pub(super) fn read<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(Node, &mut ErrorList) -> Option<T>,
+        errors: &mut ErrorList,
+    ) -> Option<Option<T>> {
+        self.read_or(
+            name,
+            None,
+            |node, errors| read(node, errors).map(Some),
+            errors,
+        )
+    }
+
+    /// Takes a field and reads its value as one of `choices`. Without the field, the value is `default`.
+    pub(super) fn choice_or<T: Copy>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        choices: &[(&str, T)],
+        errors: &mut ErrorList,
+    ) -> Option<T> {
+        self.read_or(
+            name,
+            default,
+            |node, errors| node.choice(choices, errors),
+            errors,
+        )
+    }
+
     /// Removes and returns all fields of a table whose names the user chooses.
     pub(super) fn take_all(self) -> Vec<(String, Node)> {
         let path = self.path;
@@ -277,34 +314,7 @@ impl Table {
             if is_full(errors) {
                 return;
             }
-            let known = self.known.join(", ");
-            let (path, message) = match nearest(name, self.known.iter().copied()) {
-                Some(known) => (
-                    join(&self.path, &shown_key(name)),
-                    format!("is not a field; did you mean {known}?"),
-                ),
-                // A name unlike all known ones may be a value in the wrong place.
-                None if self.path.is_empty() => {
-                    let meant =
-                        Some(similar_settings(name).join(" or ")).filter(|meant| !meant.is_empty());
-                    let right = meant.map_or_else(
-                        || format!("there are {known}"),
-                        |meant| format!("did you mean {meant}?"),
-                    );
-                    (
-                        self.path.clone(),
-                        format!("the config has a field that is not known; {right}"),
-                    )
-                }
-                None if is_secret(&self.path) => (
-                    self.path.clone(),
-                    format!("has a field that is not known; there are {known}"),
-                ),
-                None => (
-                    join(&self.path, &shown_key(name)),
-                    format!("is not a field; there are {known}"),
-                ),
-            };
+            let (path, message) = self.unknown(name);
             add(
                 errors,
                 ConfigError {
@@ -315,6 +325,33 @@ impl Table {
             );
         }
     }
+
+    /// The path and the message of an error about a field that is not known.
+    fn unknown(&self, name: &str) -> (String, String) {
+        let known = self.known.join(", ");
+        let field = join(&self.path, &shown_key(name));
+        match nearest(name, self.known.iter().copied()) {
+            Some(near) => (field, format!("is not a field; did you mean {near}?")),
+            // A name unlike all known ones may be a value in the wrong place.
+            None if self.path.is_empty() => (String::new(), unknown_at_top(name, &known)),
+            None if is_secret(&self.path) => (
+                self.path.clone(),
+                format!("has a field that is not known; there are {known}"),
+            ),
+            None => (field, format!("is not a field; there are {known}")),
+        }
+    }
+}
+
+/// The message about a name at the top of the config, which it does not repeat.
+fn unknown_at_top(name: &str, known: &str) -> String {
+    let meant = similar_settings(name).join(" or ");
+    let right = if meant.is_empty() {
+        format!("there are {known}")
+    } else {
+        format!("did you mean {meant}?")
+    };
+    format!("the config has a field that is not known; {right}")
 }
 
 /// The path of a field below `path`.

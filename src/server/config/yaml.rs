@@ -111,17 +111,22 @@ fn count_tokens(text: &str) -> (usize, usize) {
                 continue;
             }
         };
-        match byte {
-            b'[' | b'{' => open = BRACKETS_MAX.min(open + 1),
-            b']' | b'}' => open = open.saturating_sub(1),
-            _ => {}
-        }
+        open = brackets_after(byte, open);
         let made = made + usize::from(in_value);
         in_value = false;
         tokens += made;
         bracket_checks = bracket_checks.saturating_add(made.saturating_mul(open));
     }
     (tokens, bracket_checks)
+}
+
+/// The number of brackets that are open after this byte, where `open` were open before it.
+fn brackets_after(byte: u8, open: usize) -> usize {
+    match byte {
+        b'[' | b'{' => BRACKETS_MAX.min(open + 1),
+        b']' | b'}' => open.saturating_sub(1),
+        _ => open,
+    }
 }
 
 /// The values and bytes of a value.
