@@ -22,15 +22,10 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
     };
     let mut check = node.table(errors)?;
     let subjects = subjects(&mut check, errors);
-    let trusted_proxies = check
-        .take("trusted_proxies")
-        .map_or(Some(default.trusted_proxies), |node| proxies(node, errors));
-    let ipv6_prefix = check
-        .take("ipv6_prefix")
-        .map_or(Some(default.ipv6_prefix), |node| ipv6_prefix(node, errors));
-    let headers = check.take("headers").map_or(Some(default.headers), |node| {
-        node.choice(&HeaderForm::NAMES, errors)
-    });
+    let trusted_proxies =
+        check.read_or("trusted_proxies", default.trusted_proxies, proxies, errors);
+    let ipv6_prefix = check.read_or("ipv6_prefix", default.ipv6_prefix, ipv6_prefix, errors);
+    let headers = check.choice_or("headers", default.headers, &HeaderForm::NAMES, errors);
     check.finish(errors);
     let (subjects, headers) = (subjects?, headers?);
     Some(CheckSettings {
@@ -143,35 +138,19 @@ fn listed_subjects(node: Node, errors: &mut ErrorList) -> Option<Vec<SubjectSour
 
 fn subject(node: Node, errors: &mut ErrorList) -> Option<SubjectSources> {
     let mut table = node.table(errors)?;
-    let [key, plan, cost, shard, optional] =
-        ["key", "plan", "cost", "shard", "optional"].map(|name| table.take(name));
-    let required = |found: Option<Node>, right: &str, errors: &mut ErrorList| {
-        if found.is_none() {
-            report(errors, &table.path, right);
-        }
-        found
-    };
-    let key = required(
-        key,
-        "has no key; list its sources, such as key: [\"header:x-api-key\"]",
-        errors,
-    )
-    .and_then(|node| keys(node, None, errors));
-    let plan = required(
-        plan,
-        "has no plan; list its sources, such as plan: [\"default:free\"]",
-        errors,
-    )
-    .and_then(|node| sources(node, (SubjectPart::Plan, None), errors));
-    let cost = match cost {
+    let key = required(&mut table, "key", "header:x-api-key", errors);
+    let key = key.and_then(|node| keys(node, None, errors));
+    let plan = required(&mut table, "plan", "default:free", errors);
+    let plan = plan.and_then(|node| sources(node, (SubjectPart::Plan, None), errors));
+    let cost = match table.take("cost") {
         Some(node) => sources(node, (SubjectPart::Cost, None), errors),
         None => Some(SubjectSources::default_cost()),
     };
-    let shard = match shard {
+    let shard = match table.take("shard") {
         Some(node) => sources(node, (SubjectPart::Shard, None), errors),
         None => Some(Vec::new()),
     };
-    let optional = optional.map_or(Some(false), |node| node.boolean(errors));
+    let optional = table.read_or("optional", false, Node::boolean, errors);
     table.finish(errors);
     Some(SubjectSources {
         key: key?,
@@ -180,6 +159,21 @@ fn subject(node: Node, errors: &mut ErrorList) -> Option<SubjectSources> {
         shard: shard?,
         optional: optional?,
     })
+}
+
+/// Takes a field that must be there. Where it is not, the error has an example of a source.
+fn required(
+    table: &mut Table,
+    field: &'static str,
+    example: &str,
+    errors: &mut ErrorList,
+) -> Option<Node> {
+    let node = table.take(field);
+    if node.is_none() {
+        let problem = format!("has no {field}; list its sources, such as {field}: [\"{example}\"]");
+        report(errors, &table.path, problem);
+    }
+    node
 }
 
 /// The sources of a key.
@@ -213,41 +207,36 @@ fn list_of(
     let too_many = |count| format!("has {count} sources; it has 1 to {SOURCES_MAX}");
     let nodes = node.list(SOURCES_MAX, too_many, errors)?;
     if nodes.is_empty() {
-        report(
-            errors,
-            &path,
-            format!("names no source; it has 1 to {SOURCES_MAX}"),
-        );
+        let problem = format!("names no source; it has 1 to {SOURCES_MAX}");
+        report(errors, &path, problem);
     }
     let always = |parts: &Vec<Source>| parts.iter().all(Source::is_always_there);
     let mut sources: Vec<Vec<Source>> = Vec::new();
     for node in nodes {
         let path_of_source = node.path.clone();
-        let Some(text) = node.text(errors) else {
-            continue;
-        };
-        match parse(&text) {
-            Ok(_) if sources.last().is_some_and(always) => {
-                report(
-                    errors,
-                    &path_of_source,
-                    "is never used: the one before it is always there; put that one last",
-                );
+        match node.text(errors).map(|text| parse(&text)) {
+            Some(Ok(_)) if sources.last().is_some_and(always) => {
+                let why = "is never used: the one before it is always there; put that one last";
+                report(errors, &path_of_source, why);
             }
-            Ok(parts) => {
-                for name in parts.iter().filter_map(Source::taken_name) {
-                    report(
-                        errors,
-                        &path,
-                        format!("has param:{name}, which has a meaning of its own"),
-                    );
-                }
+            Some(Ok(parts)) => {
+                refuse_taken_names(&path, &parts, errors);
                 sources.push(parts);
             }
-            Err(right) => report(errors, &path_of_source, right),
+            Some(Err(right)) => report(errors, &path_of_source, right),
+            // The value is not a text, which is reported.
+            None => {}
         }
     }
     Some(sources)
+}
+
+/// Reports parameters that a check reads for another purpose.
+fn refuse_taken_names(path: &str, parts: &[Source], errors: &mut ErrorList) {
+    for name in parts.iter().filter_map(Source::taken_name) {
+        let problem = format!("has param:{name}, which has a meaning of its own");
+        report(errors, path, problem);
+    }
 }
 
 fn proxies(node: Node, errors: &mut ErrorList) -> Option<Proxies> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::plan_names::PlanNames;
-use super::tree::{ErrorList, Node, report};
+use super::tree::{ErrorList, Node, Table, report};
 use tollgate_core::plan::envoy::{
     DOMAIN_BYTES_MAX, DOMAINS_MAX, DenialBody, DescriptorRule, Domain, ENTRIES_MAX, EntryPattern,
     EnvoyRules, FORMS_MAX, KeyTemplate, RULES_MAX, RuleError, Unmatched,
@@ -21,14 +21,8 @@ pub(super) fn check(
         return Some(EnvoyRules::default());
     };
     let mut table = node.table(errors)?;
-    let body = table
-        .take("body")
-        .map_or(Some(DenialBody::default()), |node| {
-            node.choice(&BODIES, errors)
-        });
-    let joint = table
-        .take("joint")
-        .map_or(Some(false), |node| node.boolean(errors));
+    let body = table.choice_or("body", DenialBody::default(), &BODIES, errors);
+    let joint = table.read_or("joint", false, Node::boolean, errors);
     let domains = table
         .take("domains")
         .map_or(Some(Vec::new()), |node| domains(node, plans, errors));
@@ -39,50 +33,36 @@ pub(super) fn check(
 fn domains(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Vec<(String, Domain)>> {
     let path = node.path.clone();
     let domains = node.table(errors)?.take_all();
-    if domains.len() > DOMAINS_MAX {
-        report(
-            errors,
-            &path,
-            format!(
-                "has {} domains; at most {DOMAINS_MAX} are served",
-                domains.len()
-            ),
-        );
+    let count = domains.len();
+    if count > DOMAINS_MAX {
+        let problem = format!("has {count} domains; at most {DOMAINS_MAX} are served");
+        report(errors, &path, problem);
         return None;
     }
     let checked: Vec<_> = domains
         .into_iter()
-        .map(|(name, node)| Some((domain(&name, node, plans, errors)?, name)))
+        .map(|(name, node)| {
+            let domain = domain(&name, node, plans, errors)?;
+            Some((name, domain))
+        })
         .collect();
-    let checked: Vec<(Domain, String)> = checked.into_iter().collect::<Option<_>>()?;
-    let rules: usize = checked.iter().map(|(domain, _)| domain.rules().len()).sum();
+    let checked: Vec<(String, Domain)> = checked.into_iter().collect::<Option<_>>()?;
+    let rules: usize = checked.iter().map(|(_, domain)| domain.rules().len()).sum();
     if rules > RULES_MAX {
-        report(
-            errors,
-            &path,
-            format!("have {rules} rules; at most {RULES_MAX} are served, over all domains"),
-        );
+        let problem =
+            format!("have {rules} rules; at most {RULES_MAX} are served, over all domains");
+        report(errors, &path, problem);
         return None;
     }
-    Some(
-        checked
-            .into_iter()
-            .map(|(domain, name)| (name, domain))
-            .collect(),
-    )
+    Some(checked)
 }
 
 fn domain(name: &str, node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Domain> {
     let path = node.path.clone();
-    if !(1..=DOMAIN_BYTES_MAX).contains(&name.len()) {
-        report(
-            errors,
-            &path,
-            format!(
-                "has a name of {} bytes; a domain has 1 to {DOMAIN_BYTES_MAX}",
-                name.len()
-            ),
-        );
+    let bytes = name.len();
+    if !(1..=DOMAIN_BYTES_MAX).contains(&bytes) {
+        let problem = format!("has a name of {bytes} bytes; a domain has 1 to {DOMAIN_BYTES_MAX}");
+        report(errors, &path, problem);
     }
     let mut table = node.table(errors)?;
     let unmatched = table
@@ -94,7 +74,16 @@ fn domain(name: &str, node: Node, plans: &PlanNames, errors: &mut ErrorList) -> 
         .take("rules")
         .map_or(Some(Vec::new()), |node| rules(node, plans, errors));
     table.finish(errors);
-    let (unmatched, rules) = (unmatched?, rules?);
+    domain_of_rules(&path, unmatched?, rules?, errors)
+}
+
+/// The domain, if all its rules are sound and each may be reached.
+fn domain_of_rules(
+    path: &str,
+    unmatched: Unmatched,
+    rules: Vec<(usize, Option<DescriptorRule>)>,
+    errors: &mut ErrorList,
+) -> Option<Domain> {
     let indexes: Vec<usize> = rules.iter().map(|(rule_index, _)| *rule_index).collect();
     let count = rules.len();
     let checked = Domain::new(
@@ -168,30 +157,9 @@ fn rules(
 }
 
 fn rule(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<DescriptorRule> {
-    let path = node.path.clone();
     let mut table = node.table(errors)?;
-    let patterns = match table.take("descriptor") {
-        Some(node) => patterns(node, errors),
-        None => {
-            report(
-                errors,
-                &path,
-                "has no descriptor; list its entries, such as descriptor: [\"remote_address\"]",
-            );
-            None
-        }
-    };
-    let plan = match table.take("plan") {
-        Some(node) => {
-            let path = node.path.clone();
-            node.text(errors)
-                .and_then(|name| plan(&name, (&path, ""), plans, errors))
-        }
-        None => {
-            report(errors, &path, "has no plan; name the plan that decides");
-            None
-        }
-    };
+    let patterns = patterns_of_rule(&mut table, errors);
+    let plan = plan_of_rule(&mut table, plans, errors);
     let key = match (table.take("key"), &patterns) {
         (Some(node), Some(patterns)) => template(node, patterns, KeyTemplate::parse, errors),
         (Some(_), None) => None,
@@ -210,6 +178,27 @@ fn rule(node: Node, plans: &PlanNames, errors: &mut ErrorList) -> Option<Descrip
         key: key?,
         shard: shard?,
     })
+}
+
+fn patterns_of_rule(rule: &mut Table, errors: &mut ErrorList) -> Option<Vec<EntryPattern>> {
+    let Some(node) = rule.take("descriptor") else {
+        let problem =
+            "has no descriptor; list its entries, such as descriptor: [\"remote_address\"]";
+        report(errors, &rule.path, problem);
+        return None;
+    };
+    patterns(node, errors)
+}
+
+fn plan_of_rule(rule: &mut Table, plans: &PlanNames, errors: &mut ErrorList) -> Option<Arc<str>> {
+    let Some(node) = rule.take("plan") else {
+        let problem = "has no plan; name the plan that decides";
+        report(errors, &rule.path, problem);
+        return None;
+    };
+    let path = node.path.clone();
+    let name = node.text(errors)?;
+    plan(&name, (&path, ""), plans, errors)
 }
 
 fn patterns(node: Node, errors: &mut ErrorList) -> Option<Vec<EntryPattern>> {

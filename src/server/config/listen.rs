@@ -1,6 +1,6 @@
 //! `listen`: addresses, encryption, callers' certificates, and how connections end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::paths_of;
@@ -96,55 +96,74 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<ListenSe
         return defaults();
     };
     let mut listen = node.table(errors)?;
-    let grpc = grpc_addresses(&mut listen, errors);
-    let http = address_or_off(&mut listen, "http", errors);
-    let metrics = address_or_off(&mut listen, "metrics", errors);
-    let http_hosts = listen
-        .take("http_hosts")
-        .map_or(Some(Vec::new()), |node| hosts(node, errors));
-    let tls_node = listen.take("tls");
-    let encrypted = tls_node.is_some();
-    let tls = tls_node.map_or(Some(None), |node| tls(node, errors).map(Some));
-    let plaintext = listen
-        .take("plaintext")
-        .map_or(Some(false), |node| node.boolean(errors));
-    let lame_duck = listen
-        .take("lame_duck")
-        .map_or(Some(LAME_DUCK_DEFAULT), |node| lame_duck(node, errors));
-    let age = listen
-        .take("max_connection_age")
-        .map_or(Some(None), |node| age(node, errors));
-    let token_file = listen
-        .take("admin_token_file")
-        .map_or(Some(None), |node| path_or_none(node, errors));
-    let admin = address_or_off(&mut listen, "admin", errors);
+    let fields = ListenFields::read(&mut listen, errors);
     listen.finish(errors);
-    // What is wrong is left out here, so that all the rest is still judged.
-    let callers = listed(
-        grpc.as_deref().unwrap_or_default(),
-        &[("http", &http), ("metrics", &metrics)],
-    );
-    let admins = listed(&[], &[("admin", &admin)]);
-    if let Some((_, address @ Address::Tcp { .. })) = admins.first() {
-        check_admin(
-            address,
-            token_file.as_ref().is_none_or(Option::is_some),
-            errors,
-        );
+    fields.check_addresses(errors)?;
+    fields.section()
+}
+
+/// The fields of the section as they were read: `None` for one with an error.
+struct ListenFields {
+    grpc: Option<Vec<Option<Address>>>,
+    http: Option<Option<Address>>,
+    metrics: Option<Option<Address>>,
+    http_hosts: Option<Vec<HostName>>,
+    tls: Option<Option<tls::TlsSettings>>,
+    plaintext: Option<bool>,
+    lame_duck: Option<Duration>,
+    max_connection_age: Option<Option<Duration>>,
+    admin_token_file: Option<Option<PathBuf>>,
+    admin: Option<Option<Address>>,
+}
+
+impl ListenFields {
+    fn read(listen: &mut Table, errors: &mut ErrorList) -> Self {
+        Self {
+            grpc: grpc_addresses(listen, errors),
+            http: address_or_off(listen, "http", errors),
+            metrics: address_or_off(listen, "metrics", errors),
+            http_hosts: listen.read_or("http_hosts", Vec::new(), hosts, errors),
+            tls: listen.read("tls", tls, errors),
+            plaintext: listen.read_or("plaintext", false, Node::boolean, errors),
+            lame_duck: listen.read_or("lame_duck", LAME_DUCK_DEFAULT, lame_duck, errors),
+            max_connection_age: listen.read_or("max_connection_age", None, age, errors),
+            admin_token_file: listen.read_or("admin_token_file", None, path_or_none, errors),
+            admin: address_or_off(listen, "admin", errors),
+        }
     }
-    refuse_shared(&[callers.clone(), admins].concat(), errors);
-    check_encryption(&callers, plaintext?, encrypted, errors);
-    Some(ListenSection {
-        grpc: grpc?.into_iter().collect::<Option<_>>()?,
-        http: http?,
-        metrics: metrics?,
-        http_hosts: http_hosts?,
-        admin: admin?,
-        admin_token_file: token_file?,
-        tls: tls?,
-        lame_duck: lame_duck?,
-        max_connection_age: age?,
-    })
+
+    /// Checks the addresses together. What is wrong is left out here, so that all the rest is still judged. Returns `None`
+    /// where `plaintext` has an error.
+    fn check_addresses(&self, errors: &mut ErrorList) -> Option<()> {
+        let callers = listed(
+            self.grpc.as_deref().unwrap_or_default(),
+            &[("http", &self.http), ("metrics", &self.metrics)],
+        );
+        let admins = listed(&[], &[("admin", &self.admin)]);
+        if let Some((_, address @ Address::Tcp { .. })) = admins.first() {
+            let has_token = self.admin_token_file.as_ref().is_none_or(Option::is_some);
+            check_admin(address, has_token, errors);
+        }
+        refuse_shared(&[callers.clone(), admins].concat(), errors);
+        // TLS with an error is meant to encrypt too.
+        let encrypted = !matches!(self.tls, Some(None));
+        check_encryption(&callers, self.plaintext?, encrypted, errors);
+        Some(())
+    }
+
+    fn section(self) -> Option<ListenSection> {
+        Some(ListenSection {
+            grpc: self.grpc?.into_iter().collect::<Option<_>>()?,
+            http: self.http?,
+            metrics: self.metrics?,
+            http_hosts: self.http_hosts?,
+            admin: self.admin?,
+            admin_token_file: self.admin_token_file?,
+            tls: self.tls?,
+            lame_duck: self.lame_duck?,
+            max_connection_age: self.max_connection_age?,
+        })
+    }
 }
 
 /// The addresses of gRPC; one with an error is `None`.
@@ -322,20 +341,8 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::TlsSettings> {
     let cert_file = pem_file(&mut table, "cert_file", errors);
     let key_file = pem_file(&mut table, "key_file", errors);
     let client_ca_file = pem_file(&mut table, "client_ca_file", errors);
-    for (name, found) in [("cert_file", &cert_file), ("key_file", &key_file)] {
-        // A value that is not a text already has an error.
-        if found.is_none()
-            && !errors
-                .iter()
-                .any(|error| error.path == format!("listen.tls.{name}"))
-        {
-            report(
-                errors,
-                &format!("listen.tls.{name}"),
-                "is missing; name a file in PEM",
-            );
-        }
-    }
+    check_is_there("listen.tls.cert_file", cert_file.as_deref(), errors);
+    check_is_there("listen.tls.key_file", key_file.as_deref(), errors);
     let client_names = table.take("client_names").map_or(Some(Vec::new()), |node| {
         names(node, CLIENT_NAMES_MAX, tls::ClientName::parse, errors)
     });
@@ -353,6 +360,13 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::TlsSettings> {
         client_ca_file,
         client_names: client_names?,
     })
+}
+
+/// Reports a file that is missing. A value that is not a text already has an error.
+fn check_is_there(path: &str, file: Option<&Path>, errors: &mut ErrorList) {
+    if file.is_none() && !errors.iter().any(|error| error.path == path) {
+        report(errors, path, "is missing; name a file in PEM");
+    }
 }
 
 fn pem_file(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<PathBuf> {

@@ -85,30 +85,11 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSec
         return Some(StoreSection::default());
     };
     let mut store = store.table(errors)?;
-    let mut url = match store.take("url") {
-        None => Some(StoreUrl::default()),
-        Some(node) => {
-            let path = node.path.clone();
-            let parsed = node.text(errors).map(|text| StoreUrl::parse(&text));
-            parsed.and_then(|parsed| {
-                parsed
-                    .map_err(|message| report(errors, &path, message))
-                    .ok()
-            })
-        }
-    };
+    let mut url = store.read_or("url", StoreUrl::default(), url, errors);
     let read = apply_settings(&mut store, url.as_mut(), errors);
-    let deadline = store
-        .take("deadline")
-        .map_or(Some(DEADLINE_DEFAULT), |node| deadline(node, errors));
-    let replicas = store
-        .take("expected_replicas")
-        .map_or(Some(None), |node| replicas(node, errors));
-    let ready = store
-        .take("ready")
-        .map_or(Some(Readiness::default()), |node| {
-            node.choice(&Readiness::NAMES, errors)
-        });
+    let deadline = store.read_or("deadline", DEADLINE_DEFAULT, deadline, errors);
+    let replicas = store.read_or("expected_replicas", None, replicas, errors);
+    let ready = store.choice_or("ready", Readiness::default(), &Readiness::NAMES, errors);
     store.finish(errors);
     read?;
     Some(StoreSection {
@@ -117,6 +98,14 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSec
         expected_replicas: replicas?,
         ready: ready?,
     })
+}
+
+fn url(node: Node, errors: &mut ErrorList) -> Option<StoreUrl> {
+    let path = node.path.clone();
+    let text = node.text(errors)?;
+    StoreUrl::parse(&text)
+        .map_err(|message| report(errors, &path, message))
+        .ok()
 }
 
 fn deadline(node: Node, errors: &mut ErrorList) -> Option<Duration> {
@@ -160,46 +149,11 @@ fn apply_settings(
     errors: &mut ErrorList,
 ) -> Option<()> {
     let before = errors.len();
-    let tls = store
-        .take("tls")
-        .map(|node| (node.path.clone(), tls(node, errors)));
-    let username = optional_text(store, "username", errors).flatten();
-    let password_file = optional_text(store, "password_file", errors).flatten();
-    let key_prefix = store
-        .take("key_prefix")
-        .map(|node| (node.path.clone(), node.text(errors).unwrap_or_default()));
-    let mut give =
-        |path: &str, set: &mut dyn FnMut(&mut RedisTarget) -> Result<(), String>| match url
-            .as_deref_mut()
-        {
-            Some(StoreUrl::Redis(target)) => {
-                set(target).unwrap_or_else(|message| report(errors, path, message))
-            }
-            Some(_) => {
-                report(
-                    errors,
-                    path,
-                    "is set, but store.url names no Redis; remove this, or write redis://… there",
-                );
-            }
-            None => {}
-        };
-    if let Some((path, Some(tls))) = tls {
-        let mut tls = Some(tls);
-        give(&path, &mut |target| {
-            tls.take().map_or(Ok(()), |tls| target.set_tls(tls))
-        });
-    }
-    if let Some((path, username)) = username {
-        give(&path, &mut |target| target.set_username(username.clone()));
-    }
-    if let Some((path, file)) = password_file {
-        give(&path, &mut |target| {
-            target.set_password_file(PathBuf::from(&file))
-        });
-    }
-    if let Some((path, prefix)) = key_prefix.filter(|(_, prefix)| !prefix.is_empty()) {
-        give(&path, &mut |target| target.set_key_prefix(&prefix));
+    let settings = RedisSettings::read(store, errors);
+    match url.as_deref_mut() {
+        Some(StoreUrl::Redis(target)) => settings.give_to(target, errors),
+        Some(_) => settings.refuse(errors),
+        None => {}
     }
     if errors.len() > before {
         return None;
@@ -211,6 +165,64 @@ fn apply_settings(
             .ok()?;
     }
     Some(())
+}
+
+/// The settings beside the URL that are there and sound, each with its path.
+struct RedisSettings {
+    tls: Option<(String, RedisTls)>,
+    username: Option<(String, String)>,
+    password_file: Option<(String, String)>,
+    key_prefix: Option<(String, String)>,
+}
+
+impl RedisSettings {
+    fn read(store: &mut Table, errors: &mut ErrorList) -> Self {
+        let tls =
+            |node: Node, errors: &mut ErrorList| Some((node.path.clone(), tls(node, errors)?));
+        let prefix =
+            |node: Node, errors: &mut ErrorList| Some((node.path.clone(), node.text(errors)?));
+        Self {
+            tls: store.read("tls", tls, errors).flatten(),
+            username: optional_text(store, "username", errors).flatten(),
+            password_file: optional_text(store, "password_file", errors).flatten(),
+            key_prefix: store
+                .read("key_prefix", prefix, errors)
+                .flatten()
+                .filter(|(_, prefix)| !prefix.is_empty()),
+        }
+    }
+
+    fn give_to(self, target: &mut RedisTarget, errors: &mut ErrorList) {
+        let mut report_wrong = |path: &str, given: Result<(), String>| {
+            given.unwrap_or_else(|message| report(errors, path, message));
+        };
+        if let Some((path, tls)) = self.tls {
+            report_wrong(&path, target.set_tls(tls));
+        }
+        if let Some((path, username)) = self.username {
+            report_wrong(&path, target.set_username(username));
+        }
+        if let Some((path, file)) = self.password_file {
+            report_wrong(&path, target.set_password_file(file.into()));
+        }
+        if let Some((path, prefix)) = self.key_prefix {
+            report_wrong(&path, target.set_key_prefix(&prefix));
+        }
+    }
+
+    /// Reports every setting, since the URL names another store.
+    fn refuse(self, errors: &mut ErrorList) {
+        let tls = self.tls.map(|(path, _)| path);
+        let texts = [self.username, self.password_file, self.key_prefix];
+        let texts = texts.into_iter().flatten().map(|(path, _)| path);
+        for path in tls.into_iter().chain(texts) {
+            report(
+                errors,
+                &path,
+                "is set, but store.url names no Redis; remove this, or write redis://… there",
+            );
+        }
+    }
 }
 
 /// A text that is not empty, with its path. The outer `None` means an error.
