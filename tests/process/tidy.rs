@@ -3,19 +3,13 @@
 mod algorithms;
 mod corpora;
 mod edge;
+mod lengths;
 mod lists;
 mod lua;
 mod names;
 mod tables;
 
 use std::path::{Path, PathBuf};
-
-/// Longest function and file in code lines, without comments and blanks. What stands now in rustfmt's layout, and no more.
-const FUNCTION_LINES_MAX: usize = 66;
-const FILE_LINES_MAX: usize = 480;
-const TEST_FILE_LINES_MAX: usize = 717;
-const LUA_FUNCTION_LINES_MAX: usize = 55;
-const LUA_FILE_LINES_MAX: usize = 350;
 
 pub struct Source {
     /// Below the repository, such as `src/store/redis.rs`.
@@ -259,62 +253,6 @@ fn files_begin_by_saying_what_they_are_for() {
         assert!(
             source.text.starts_with("--"),
             "{} does not begin with a comment",
-            source.path
-        );
-    }
-}
-
-#[test]
-fn files_and_functions_stay_short() {
-    for source in sources("src", &["rs"]) {
-        let code = source.code();
-        let lines: Vec<&str> = code
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        let most = if source.path.ends_with("/tests.rs") {
-            TEST_FILE_LINES_MAX
-        } else {
-            FILE_LINES_MAX
-        };
-        assert!(
-            lines.len() <= most,
-            "{} has {} code lines",
-            source.path,
-            lines.len()
-        );
-        for (start, line) in lines.iter().enumerate() {
-            let indent = line.len() - line.trim_start().len();
-            let signature = line
-                .trim_start()
-                .trim_start_matches("pub ")
-                .trim_start_matches("pub(super) ")
-                .trim_start_matches("async ");
-            if !signature.starts_with("fn ") {
-                continue;
-            }
-            let end = lines[start..]
-                .iter()
-                .position(|line| *line == format!("{}}}", " ".repeat(indent)))
-                .unwrap_or(0);
-            assert!(
-                end <= FUNCTION_LINES_MAX,
-                "{}: {} has {end} lines",
-                source.path,
-                line.trim()
-            );
-        }
-    }
-}
-
-#[test]
-fn files_of_tests_stay_short() {
-    for source in sources("tests", &["rs"]) {
-        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
-        let lines = source.text.lines().filter(is_code).count();
-        assert!(
-            lines <= TEST_FILE_LINES_MAX,
-            "{} has {lines} code lines",
             source.path
         );
     }

@@ -27,7 +27,7 @@ fn every_corpus_belongs_to_a_target_that_can_be_fuzzed_and_all_are_small() {
             let path = source.path["src/".len()..].trim_end_matches(".rs");
             let (of_crate, path) = path.split_once('/').unwrap();
             let module = path.replace('/', "::");
-            let inner = if source.path.ends_with("/fuzz.rs") {
+            let inner = if source.path.ends_with("/fuzz.rs") || is_of_tests(&source.path) {
                 ""
             } else {
                 "::tests"
