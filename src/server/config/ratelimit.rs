@@ -6,6 +6,8 @@
 
 mod branches;
 mod descriptors;
+mod fields;
+mod limits;
 mod pattern;
 mod proof;
 mod write;
@@ -38,26 +40,7 @@ struct File<'s> {
 /// Converts the files or texts of `files`. The result is valid: a server would start with it. Errors: every error of each file,
 /// with its line.
 pub fn convert(files: &[Sources]) -> Result<Converted, Vec<ConfigErrors>> {
-    let mut refused = Vec::new();
-    let mut read = Vec::<File>::new();
-    for sources in files {
-        let file = File::read(sources).and_then(|file| {
-            match read
-                .iter()
-                .find(|other| other.domain.name == file.domain.name)
-            {
-                Some(other) => Err(file.is_domain_of(other)),
-                None => Ok(file),
-            }
-        });
-        match file {
-            Ok(file) => read.push(file),
-            Err(errors) => refused.push(errors),
-        }
-    }
-    if !refused.is_empty() {
-        return Err(refused);
-    }
+    let read = read_all(files)?;
     let warnings: Vec<String> = read
         .iter()
         .flat_map(|file| file.warnings(read.len() > 1))
@@ -68,25 +51,51 @@ pub fn convert(files: &[Sources]) -> Result<Converted, Vec<ConfigErrors>> {
     let rules: Vec<Vec<BranchRule>> = each(&read, |_| {
         branches::rules(branches.next().map_or(&[][..], Vec::as_slice))
     })?;
-    let domains: Vec<(&str, &[BranchRule])> = read
-        .iter()
-        .zip(&rules)
-        .map(|(file, rules)| (file.domain.name.as_str(), &rules[..]))
-        .collect();
+    let names = read.iter().map(|file| file.domain.name.as_str());
+    let domains: Vec<(&str, &[BranchRule])> = names.zip(rules.iter().map(Vec::as_slice)).collect();
     let sources: Vec<String> = files
         .iter()
         .map(|sources| sources.origin().to_string())
         .collect();
     let yaml = write::config(&domains, &sources.join(", "), &warnings);
-    let refused = proof::prove(&yaml, &domains);
-    let refused: Vec<ConfigErrors> = read
+    check_proof(&read, proof::prove(&yaml, &domains))?;
+    Ok(Converted { yaml, warnings })
+}
+
+/// Reads the files. Errors: those of each file, and a domain that two of them have.
+fn read_all(files: &[Sources]) -> Result<Vec<File<'_>>, Vec<ConfigErrors>> {
+    let mut refused = Vec::new();
+    let mut read = Vec::<File>::new();
+    for sources in files {
+        let file = File::read(sources).and_then(|file| {
+            let mut others = read.iter();
+            match others.find(|other| other.domain.name == file.domain.name) {
+                Some(other) => Err(file.is_domain_of(other)),
+                None => Ok(file),
+            }
+        });
+        match file {
+            Ok(file) => read.push(file),
+            Err(errors) => refused.push(errors),
+        }
+    }
+    if refused.is_empty() {
+        Ok(read)
+    } else {
+        Err(refused)
+    }
+}
+
+/// Errors: those of each file that a server would refuse, of which `errors` has a list for each file.
+fn check_proof(files: &[File], errors: Vec<ErrorList>) -> Result<(), Vec<ConfigErrors>> {
+    let refused: Vec<ConfigErrors> = files
         .iter()
-        .zip(refused)
+        .zip(errors)
         .filter(|(_, errors)| !errors.is_empty())
         .map(|(file, errors)| file.refused(errors))
         .collect();
     if refused.is_empty() {
-        Ok(Converted { yaml, warnings })
+        Ok(())
     } else {
         Err(refused)
     }

@@ -14,7 +14,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::RULES_MAX;
-use super::descriptors::{ConfiguredDescriptor, RateLimit};
+use super::descriptors::ConfiguredDescriptor;
+use super::limits::RateLimit;
 use super::pattern::Pattern;
 
 /// Maximum number of branches while rules are made. Most of them are not rules, where limits are deeply nested.
@@ -97,10 +98,7 @@ fn in_list<'a>(
     hidden: &[&[Branch<'a>]],
     budget: &mut usize,
 ) -> Result<Vec<Branch<'a>>, TooMany> {
-    let mut same = HashMap::<&Pattern, Vec<&Branch<'a>>>::new();
-    for branch in hidden.iter().copied().flatten() {
-        same.entry(&branch.pattern).or_default().push(branch);
-    }
+    let same = by_pattern(hidden);
     let planned = plan(list, hidden, budget)?;
     let mut by_width: Vec<usize> = (0..planned.len()).collect();
     by_width.sort_by_key(|index| planned[*index].pattern.specificity());
@@ -108,11 +106,7 @@ fn in_list<'a>(
     // Few branches are wide, and each is compared with all others.
     let mut wide = Vec::new();
     for index in by_width {
-        let Planned {
-            pattern,
-            path,
-            winner,
-        } = &planned[index];
+        let pattern = &planned[index].pattern;
         let wider = wide
             .iter()
             .filter_map(|index: &usize| made[*index].as_ref());
@@ -120,27 +114,48 @@ fn in_list<'a>(
         let hidden: Vec<&Branch> = wider
             .chain(same.get(pattern).into_iter().flatten().copied())
             .collect();
-        let lists: Vec<&[Branch]> = hidden
-            .iter()
-            .map(|branch| &branch.nested[..])
-            .filter(|nested| !nested.is_empty())
-            .collect();
-        let found = winner.map(|winner| &list[winner]);
-        let decides = found.is_some_and(|found| found.limit.is_some())
-            || hidden.iter().any(|branch| branch.decides);
-        let nested = in_list(found.map_or(&[], |found| &found.nested), &lists, budget)?;
-        made[index] = Some(Branch {
-            pattern: pattern.clone(),
-            found,
-            path,
-            decides,
-            nested,
-        });
+        made[index] = Some(planned[index].branch(list, &hidden, budget)?);
         if !pattern.is_exact() {
             wide.push(index);
         }
     }
     Ok(made.into_iter().flatten().collect())
+}
+
+/// The branches of these lists, by their patterns.
+fn by_pattern<'b, 'a>(lists: &[&'b [Branch<'a>]]) -> HashMap<&'b Pattern, Vec<&'b Branch<'a>>> {
+    let mut found = HashMap::<&Pattern, Vec<&Branch>>::new();
+    for branch in lists.iter().copied().flatten() {
+        found.entry(&branch.pattern).or_default().push(branch);
+    }
+    found
+}
+
+impl<'a> Planned<'a> {
+    /// The branch, with all that is nested in it. `hidden` are the branches that it hides, whose nested ones its own must hide.
+    fn branch(
+        &self,
+        list: &'a [ConfiguredDescriptor],
+        hidden: &[&Branch<'a>],
+        budget: &mut usize,
+    ) -> Result<Branch<'a>, TooMany> {
+        let lists: Vec<&[Branch]> = hidden
+            .iter()
+            .map(|branch| &branch.nested[..])
+            .filter(|nested| !nested.is_empty())
+            .collect();
+        let found = self.winner.map(|winner| &list[winner]);
+        let decides = found.is_some_and(|found| found.limit.is_some())
+            || hidden.iter().any(|branch| branch.decides);
+        let nested = in_list(found.map_or(&[], |found| &found.nested), &lists, budget)?;
+        Ok(Branch {
+            pattern: self.pattern.clone(),
+            found,
+            path: self.path,
+            decides,
+            nested,
+        })
+    }
 }
 
 /// The patterns of a list's branches, each with the descriptor that ratelimit takes for the entries that it matches. Descriptors
@@ -150,60 +165,85 @@ fn plan<'a>(
     hidden: &[&[Branch<'a>]],
     budget: &mut usize,
 ) -> Result<Vec<Planned<'a>>, TooMany> {
-    let mut planned = Vec::<Planned>::new();
-    let mut known = HashSet::new();
-    let mut add =
-        |planned: &mut Vec<Planned<'a>>, pattern: &Pattern, path, winner: Option<usize>| {
-            if known.insert(pattern.clone()) {
-                *budget = budget.checked_sub(1).ok_or(TooMany)?;
-                let winner =
-                    winner.or_else(|| list.iter().position(|one| one.pattern.contains(pattern)));
-                planned.push(Planned {
-                    pattern: pattern.clone(),
-                    path,
-                    winner,
-                });
-            }
-            Ok::<(), TooMany>(())
-        };
+    let mut plan = BranchPlan {
+        list,
+        planned: Vec::new(),
+        known: HashSet::new(),
+        budget,
+    };
     for (index, descriptor) in list.iter().enumerate() {
-        add(
-            &mut planned,
-            &descriptor.pattern,
-            &descriptor.path,
-            Some(index),
-        )?;
+        plan.add(&descriptor.pattern, &descriptor.path, Some(index))?;
     }
     for branch in hidden.iter().copied().flatten() {
-        add(&mut planned, &branch.pattern, branch.path, None)?;
+        plan.add(&branch.pattern, branch.path, None)?;
     }
     let wildcards: Vec<usize> = (0..list.len())
         .filter(|index| !list[*index].pattern.is_exact())
         .collect();
     let mut next = 0;
-    while let Some(Planned {
-        pattern,
-        path,
-        winner,
-    }) = planned.get(next)
-    {
-        let mut meets = Vec::new();
-        for first in wildcards
-            .iter()
-            .take_while(|first| winner.is_none_or(|winner| **first < winner))
-        {
-            let (first, winner) = (&list[*first], winner.map(|winner| &list[winner]));
-            if must_meet(first, pattern, winner) {
-                meets.extend(first.pattern.meets(pattern).ok_or(TooMany)?);
-            }
-        }
-        let path = *path;
-        for pattern in &meets {
-            add(&mut planned, pattern, path, None)?;
+    while let Some(planned) = plan.planned.get(next) {
+        let path = planned.path;
+        for pattern in meets(list, &wildcards, planned)? {
+            plan.add(&pattern, path, None)?;
         }
         next += 1;
     }
-    Ok(planned)
+    Ok(plan.planned)
+}
+
+/// The branches of a list that are planned so far.
+struct BranchPlan<'a, 'b> {
+    list: &'a [ConfiguredDescriptor],
+    planned: Vec<Planned<'a>>,
+    known: HashSet<Pattern>,
+    /// How many more there may be.
+    budget: &'b mut usize,
+}
+
+impl<'a> BranchPlan<'a, '_> {
+    /// Adds a pattern that is not planned yet. Without a `winner`, it is the first descriptor that matches all of the pattern.
+    fn add(
+        &mut self,
+        pattern: &Pattern,
+        path: &'a str,
+        winner: Option<usize>,
+    ) -> Result<(), TooMany> {
+        if !self.known.insert(pattern.clone()) {
+            return Ok(());
+        }
+        *self.budget = self.budget.checked_sub(1).ok_or(TooMany)?;
+        let first = || {
+            self.list
+                .iter()
+                .position(|one| one.pattern.contains(pattern))
+        };
+        self.planned.push(Planned {
+            pattern: pattern.clone(),
+            path,
+            winner: winner.or_else(first),
+        });
+        Ok(())
+    }
+}
+
+/// What this branch and the wildcards that are tried before its winner both match, where that needs a branch of its own.
+fn meets(
+    list: &[ConfiguredDescriptor],
+    wildcards: &[usize],
+    planned: &Planned,
+) -> Result<Vec<Pattern>, TooMany> {
+    let pattern = &planned.pattern;
+    let winner = planned.winner.map(|winner| &list[winner]);
+    let before = wildcards
+        .iter()
+        .take_while(|first| planned.winner.is_none_or(|winner| **first < winner));
+    let mut meets = Vec::new();
+    for first in before.map(|index| &list[*index]) {
+        if must_meet(first, pattern, winner) {
+            meets.extend(first.pattern.meets(pattern).ok_or(TooMany)?);
+        }
+    }
+    Ok(meets)
 }
 
 /// Whether the entries that both match need a branch of their own, so that the first decides for them, which ratelimit takes.

@@ -1,49 +1,15 @@
 //! Reads the descriptors of envoyproxy/ratelimit. Source: its README, "The configuration format", and what its reader takes.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
+use super::fields::{Warnings, finish, flag, required_text, take, text};
+use super::limits::{RateLimit, rate_limit};
 use super::pattern::Pattern;
 use crate::config::tree::{ErrorList, Node, Table, report};
-use tollgate_core::plan::{Algorithm, Anchor, Limit, check_name};
 
 /// Maximum number of descriptors in one list, and of levels. All lists of a file together are bounded by what the YAML reader takes.
 const LIST_MAX: usize = 10_000;
 const LEVELS_MAX: usize = 12;
-const DAY: u64 = 24 * 60 * 60;
-const MONTH: &str = "month";
-/// Units and their lengths in seconds. A month and a year have these lengths in ratelimit too.
-const UNITS: [(&str, u64); 7] = [
-    ("second", 1),
-    ("minute", 60),
-    ("hour", 3_600),
-    ("day", DAY),
-    ("week", 7 * DAY),
-    (MONTH, 30 * DAY),
-    ("year", 365 * DAY),
-];
-/// All names of fields. ratelimit takes each of them everywhere, and ignores those that do not belong where they are.
-const FIELDS: [&str; 16] = [
-    "domain",
-    "descriptors",
-    "key",
-    "value",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "name",
-    "replaces",
-    "shadow_mode",
-    "quota_mode",
-    "share_threshold",
-    "detailed_metric",
-    "value_to_metric",
-    "metadata",
-];
-/// What YAML 1.1, which ratelimit reads, takes for true and false, in any usual case.
-const TRUE: [&str; 4] = ["true", "yes", "on", "y"];
-const FALSE: [&str; 4] = ["false", "no", "off", "n"];
 
 /// A whole file.
 pub(super) struct ConfiguredDomain {
@@ -65,29 +31,6 @@ pub(super) struct ConfiguredDescriptor {
     pub(super) nested: Vec<Self>,
 }
 
-/// `rate_limit` of a descriptor: how much passes, and whether it only reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RateLimit {
-    pub(super) amount: Amount,
-    pub(super) shadow: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Amount {
-    Unlimited,
-    Nothing,
-    /// So many units in each window.
-    Quota {
-        /// Of the limit: as written, or else the word for its unit.
-        name: String,
-        quota: u64,
-        window: Duration,
-    },
-}
-
-/// Settings that have no counterpart in tollgate, collected while the file is read.
-type Warnings = ErrorList;
-
 /// Reads the file. Returns `None` after adding at least one error.
 pub(super) fn domain(
     root: Node,
@@ -96,10 +39,7 @@ pub(super) fn domain(
 ) -> Option<ConfiguredDomain> {
     let mut table = root.table(errors)?;
     let name = required_text(&mut table, "domain", errors);
-    let descriptors = match take(&mut table, "descriptors") {
-        Some(node) => descriptors(node, 1, errors, warnings),
-        None => Some(Vec::new()),
-    };
+    let descriptors = nested(&mut table, 1, errors, warnings);
     finish(table, errors, warnings);
     let (name, descriptors) = (name?, descriptors?);
     if name.is_empty() {
@@ -119,6 +59,19 @@ pub(super) fn domain(
 impl ConfiguredDescriptor {
     fn has_limit(&self) -> bool {
         self.limit.is_some() || self.nested.iter().any(Self::has_limit)
+    }
+}
+
+/// The descriptors in a table; none without the field.
+fn nested(
+    table: &mut Table,
+    level: usize,
+    errors: &mut ErrorList,
+    warnings: &mut Warnings,
+) -> Option<Vec<ConfiguredDescriptor>> {
+    match take(table, "descriptors") {
+        Some(node) => descriptors(node, level, errors, warnings),
+        None => Some(Vec::new()),
     }
 }
 
@@ -142,10 +95,13 @@ fn descriptors(
         |count| format!("has {count} descriptors; at most {LIST_MAX} are converted"),
         errors,
     )?;
-    let mut seen = HashSet::new();
+    let mut level = Level {
+        number: level,
+        seen: HashSet::new(),
+    };
     let read: Vec<_> = nodes
         .into_iter()
-        .map(|node| descriptor(node, (level, &mut seen), errors, warnings))
+        .map(|node| descriptor(node, &mut level, errors, warnings))
         .collect();
     let read: Vec<Option<ConfiguredDescriptor>> = read.into_iter().collect::<Option<_>>()?;
     Some(in_order(read.into_iter().flatten().collect(), warnings))
@@ -166,20 +122,18 @@ fn in_order(
     // Indices in `kept` of patterns of more than one value. Only these hide others, since whole values are looked up first.
     let mut wide = Vec::<usize>::new();
     for one in list {
+        if one.pattern.is_exact() {
+            kept.push(one);
+            continue;
+        }
         let before = wide
             .iter()
             .map(|index| &kept[*index])
             .find(|before| before.pattern.contains(&one.pattern));
-        match before.filter(|_| !one.pattern.is_exact()) {
-            Some(before) => {
-                let why = format!(
-                    "never decides, there and here: {} is tried before it, and matches all of its values",
-                    before.path
-                );
-                report(warnings, &one.path, why);
-            }
+        match before {
+            Some(before) => warn_of_hidden(&one, before, warnings),
             None => {
-                wide.extend((!one.pattern.is_exact()).then_some(kept.len()));
+                wide.push(kept.len());
                 kept.push(one);
             }
         }
@@ -187,10 +141,45 @@ fn in_order(
     kept
 }
 
+fn warn_of_hidden(
+    hidden: &ConfiguredDescriptor,
+    before: &ConfiguredDescriptor,
+    warnings: &mut Warnings,
+) {
+    let why = format!(
+        "never decides, there and here: {} is tried before it, and matches all of its values",
+        before.path
+    );
+    report(warnings, &hidden.path, why);
+}
+
+/// A list of descriptors while it is read.
+struct Level {
+    /// How deep it is nested, from 1.
+    number: usize,
+    /// The key and the value of each descriptor so far.
+    seen: HashSet<(String, String)>,
+}
+
+impl Level {
+    /// Refuses the key and the value of a descriptor before it.
+    fn add(&mut self, path: &str, key: &str, value: &str, errors: &mut ErrorList) -> Option<()> {
+        if !self.seen.insert((key.to_owned(), value.to_owned())) {
+            report(
+                errors,
+                path,
+                "has the key and the value of a descriptor before it; ratelimit refuses that too",
+            );
+            return None;
+        }
+        Some(())
+    }
+}
+
 /// Reads one descriptor: `Some(None)` if it was left out with a warning, `None` after adding at least one error.
 fn descriptor(
     node: Node,
-    (level, seen): (usize, &mut HashSet<(String, String)>),
+    level: &mut Level,
     errors: &mut ErrorList,
     warnings: &mut Warnings,
 ) -> Option<Option<ConfiguredDescriptor>> {
@@ -199,42 +188,22 @@ fn descriptor(
     let key = required_text(&mut table, "key", errors);
     let value = text(&mut table, "value", errors);
     let modes = Modes::read(&mut table, errors, warnings);
-    let limit =
-        take(&mut table, "rate_limit").map(|node| rate_limit(node, &modes, errors, warnings));
-    let nested = match take(&mut table, "descriptors") {
-        Some(node) => descriptors(node, level + 1, errors, warnings),
-        None => Some(Vec::new()),
-    };
+    let limit = take(&mut table, "rate_limit").map_or(Some(None), |node| {
+        rate_limit(node, modes.shadow, errors, warnings).map(Some)
+    });
+    let nested = nested(&mut table, level.number + 1, errors, warnings);
     finish(table, errors, warnings);
-    let limit = match limit {
-        Some(limit) => Some(limit?),
-        None => None,
-    };
+    let limit = limit?;
     let (key, value, nested) = (key?, value?.unwrap_or_default(), nested?);
-    if modes.shared && !key.contains('*') && !value.contains('*') {
-        report(
-            errors,
-            &format!("{path}.share_threshold"),
-            "needs a value with a *; ratelimit refuses that too",
-        );
-        return None;
-    }
-    if !seen.insert((key.clone(), value.clone())) {
-        report(
-            errors,
-            &path,
-            "has the key and the value of a descriptor before it; ratelimit refuses that too",
-        );
-        return None;
-    }
+    modes.check(&path, &key, &value, errors)?;
+    level.add(&path, &key, &value, errors)?;
     let Some(key) = writable(key, &path, errors, warnings)? else {
         return Some(None);
     };
-    let (pattern, has_value) = (Pattern::new(&key, &value), !value.is_empty());
     Some(Some(ConfiguredDescriptor {
         path,
-        pattern,
-        has_value,
+        pattern: Pattern::new(&key, &value),
+        has_value: !value.is_empty(),
         limit,
         shared: modes.shared,
         nested,
@@ -243,31 +212,20 @@ fn descriptor(
 
 /// The fields of a descriptor that are true or false.
 struct Modes {
+    /// By `shadow_mode`, or by `quota_mode`, which becomes shadow.
     shadow: bool,
-    quota: bool,
     shared: bool,
 }
 
 impl Modes {
     fn read(table: &mut Table, errors: &mut ErrorList, warnings: &mut Warnings) -> Self {
-        let [shadow, quota, shared, detailed, metric] = [
-            "shadow_mode",
-            "quota_mode",
-            "share_threshold",
-            "detailed_metric",
-            "value_to_metric",
-        ]
-        .map(|name| flag(table, name, errors));
-        let path = &table.path;
-        for (is, name) in [(detailed, "detailed_metric"), (metric, "value_to_metric")] {
-            if is {
-                let why = "is left out: metrics of tollgate have no label from a request; `tollgate explain` tells of one key";
-                report(warnings, &format!("{path}.{name}"), why);
-            }
-        }
+        let shadow = flag(table, "shadow_mode", errors);
+        let quota = flag(table, "quota_mode", errors);
+        let shared = flag(table, "share_threshold", errors);
+        warn_of_metrics(table, errors, warnings);
         if quota {
             let why = "becomes shadow: requests above the limit pass, as there, and no quotaModeViolations tell Envoy of them";
-            report(warnings, &format!("{path}.quota_mode"), why);
+            report(warnings, &format!("{}.quota_mode", table.path), why);
         }
         if let Some(node) = take(table, "metadata") {
             report(
@@ -277,9 +235,31 @@ impl Modes {
             );
         }
         Self {
-            shadow,
-            quota,
+            shadow: shadow || quota,
             shared,
+        }
+    }
+
+    /// Refuses a shared count of one value alone.
+    fn check(&self, path: &str, key: &str, value: &str, errors: &mut ErrorList) -> Option<()> {
+        if self.shared && !key.contains('*') && !value.contains('*') {
+            report(
+                errors,
+                &format!("{path}.share_threshold"),
+                "needs a value with a *; ratelimit refuses that too",
+            );
+            return None;
+        }
+        Some(())
+    }
+}
+
+/// Warns of the fields that change metrics alone.
+fn warn_of_metrics(table: &mut Table, errors: &mut ErrorList, warnings: &mut Warnings) {
+    for name in ["detailed_metric", "value_to_metric"] {
+        if flag(table, name, errors) {
+            let why = "is left out: metrics of tollgate have no label from a request; `tollgate explain` tells of one key";
+            report(warnings, &format!("{}.{name}", table.path), why);
         }
     }
 }
@@ -306,163 +286,4 @@ fn writable(
                its requests pass; rename the entry in the proxy";
     report(warnings, &format!("{path}.key"), why);
     Some(None)
-}
-
-fn rate_limit(
-    node: Node,
-    modes: &Modes,
-    errors: &mut ErrorList,
-    warnings: &mut Warnings,
-) -> Option<RateLimit> {
-    let path = node.path.clone();
-    let mut table = node.table(errors)?;
-    let unlimited = flag(&mut table, "unlimited", errors);
-    let name = text(&mut table, "name", errors);
-    if let Some(node) = take(&mut table, "replaces") {
-        let why = "is left out: a request that has this descriptor and one that it replaces is charged by both, and denied by either; \
-                   send only the descriptor that should count";
-        report(warnings, &node.path, why);
-    }
-    let (unit_path, unit) = (format!("{path}.unit"), text(&mut table, "unit", errors));
-    let units =
-        take(&mut table, "requests_per_unit").map(|node| (node.path.clone(), node.number(errors)));
-    finish(table, errors, warnings);
-    let (name, unit) = (name?, unit?.unwrap_or_default());
-    let length = UNITS
-        .into_iter()
-        .find(|(word, _)| unit.eq_ignore_ascii_case(word));
-    let amount = match (unlimited, length) {
-        (true, None) => Amount::Unlimited,
-        (true, Some(_)) => {
-            report(
-                errors,
-                &unit_path,
-                "is set beside unlimited; remove one of them",
-            );
-            return None;
-        }
-        (false, None) => {
-            let (path, what) = if unit.is_empty() {
-                (&path, "has no unit")
-            } else {
-                (&unit_path, "is not a unit")
-            };
-            report(
-                errors,
-                path,
-                format!("{what}; write second, minute, hour, day, week, month or year"),
-            );
-            return None;
-        }
-        (false, Some(length)) => {
-            if length.0 == MONTH {
-                let told = "is a month of 30 days, as in ratelimit; for months of the calendar write window: month in its plan";
-                report(warnings, &unit_path, told);
-            }
-            quota((&path, length), units, name, errors, warnings)?
-        }
-    };
-    Some(RateLimit {
-        amount,
-        shadow: modes.shadow || modes.quota,
-    })
-}
-
-fn quota(
-    (path, (word, length)): (&str, (&str, u64)),
-    units: Option<(String, Option<u64>)>,
-    name: Option<String>,
-    errors: &mut ErrorList,
-    warnings: &mut Warnings,
-) -> Option<Amount> {
-    let (units_path, units) = units.unwrap_or_else(|| {
-        report(
-            warnings,
-            path,
-            "has no requests_per_unit, which means 0 in ratelimit: every request is denied",
-        );
-        (path.to_owned(), Some(0))
-    });
-    let quota = units?;
-    if quota == 0 {
-        return Some(Amount::Nothing);
-    }
-    let name = match name.filter(|name| !name.is_empty()) {
-        Some(name) if check_name(&name).is_ok() => name,
-        Some(_) => {
-            report(
-                warnings,
-                &format!("{path}.name"),
-                "is left out: a limit's name has 1 to 64 ASCII letters, digits, `_`, `-`, `.` and `/`",
-            );
-            word.to_owned()
-        }
-        None => word.to_owned(),
-    };
-    let window = Duration::from_secs(length);
-    let fixed = Algorithm::FixedWindow {
-        anchor: Anchor::Clock,
-    };
-    if let Err(wrong) = Limit::new(name.as_str(), quota, window, fixed) {
-        wrong
-            .iter()
-            .for_each(|error| report(errors, &units_path, error.to_string()));
-        return None;
-    }
-    Some(Amount::Quota {
-        name,
-        quota,
-        window,
-    })
-}
-
-/// Takes a field that has a value. A field without one counts as absent, as in ratelimit.
-fn take(table: &mut Table, name: &'static str) -> Option<Node> {
-    table.take(name).filter(|node| !node.is_nil())
-}
-
-/// Warns of fields that ratelimit ignores here, and adds an error for each that it does not know.
-fn finish(mut table: Table, errors: &mut ErrorList, warnings: &mut Warnings) {
-    for name in FIELDS {
-        if let Some(node) = take(&mut table, name) {
-            report(
-                warnings,
-                &node.path,
-                "is left out: ratelimit ignores it here",
-            );
-        }
-    }
-    table.finish(errors);
-}
-
-/// The text of a field: `Some(None)` if there is none, `None` after adding an error.
-fn text(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<Option<String>> {
-    let Some(node) = take(table, name) else {
-        return Some(None);
-    };
-    match node.is_boolean() {
-        // Where a text is wanted, `true` is one.
-        true => node
-            .boolean(errors)
-            .map(|boolean| Some(boolean.to_string())),
-        false => node.text(errors).map(Some),
-    }
-}
-
-fn required_text(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<String> {
-    let text = text(table, name, errors)?;
-    if text.is_none() {
-        let path = table.path.clone();
-        report(errors, &path, format!("has no {name}"));
-    }
-    text
-}
-
-fn flag(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> bool {
-    let Some(node) = take(table, name) else {
-        return false;
-    };
-    let word = node.plain_text().unwrap_or_default();
-    let is = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known));
-    is(&TRUE) || !is(&FALSE) && node.boolean(errors).unwrap_or(false)
 }

@@ -81,29 +81,12 @@ impl Pattern {
         else {
             return Some(Vec::new());
         };
-        let (begins, ends) = (
-            [wildcard.begin(), other_wildcard.begin()],
-            [wildcard.end(), other_wildcard.end()],
-        );
-        let can_begin = begins[0].starts_with(begins[1]) || begins[1].starts_with(begins[0]);
-        let can_end = ends[0].ends_with(ends[1]) || ends[1].ends_with(ends[0]);
         // No rule has a longer entry; that is told later.
         let are_short = text.len().max(other_text.len()) <= PATTERN_BYTES_MAX;
-        if self.key != other.key || !can_begin || !can_end || !are_short {
+        if self.key != other.key || !can_meet(wildcard, other_wildcard) || !are_short {
             return Some(Vec::new());
         }
-        let letters = |text: &str| text.chars().collect::<Vec<char>>();
-        let mut meets = Meets {
-            first: letters(text),
-            second: letters(other_text),
-            ..Meets::default()
-        };
-        meets.follow(0, 0);
-        if meets.ways >= MEETS_MAX {
-            return None;
-        }
-        let found: Vec<Self> = meets
-            .found
+        let found: Vec<Self> = Meets::texts(text, other_text)?
             .iter()
             .map(|text| Self::new(&self.key, text))
             .collect();
@@ -126,6 +109,14 @@ impl Pattern {
     }
 }
 
+/// Whether a text can begin and end as both wildcards do.
+fn can_meet(one: &Wildcard, other: &Wildcard) -> bool {
+    let can_begin =
+        one.begin().starts_with(other.begin()) || other.begin().starts_with(one.begin());
+    let can_end = one.end().ends_with(other.end()) || other.end().ends_with(one.end());
+    can_begin && can_end
+}
+
 /// The search for texts with `*` that two others match.
 #[derive(Default)]
 struct Meets {
@@ -141,15 +132,34 @@ struct Meets {
 }
 
 impl Meets {
+    /// The texts with `*` that both of these match. `None`: there are too many.
+    fn texts(first: &str, second: &str) -> Option<HashSet<String>> {
+        let mut meets = Self {
+            first: first.chars().collect(),
+            second: second.chars().collect(),
+            ..Self::default()
+        };
+        meets.follow(0, 0);
+        (meets.ways < MEETS_MAX).then_some(meets.found)
+    }
+
     /// Goes on from these places. Returns whether a text was found. The depth is that of both texts, of 512 bytes each at most.
     fn follow(&mut self, first: usize, second: usize) -> bool {
         if self.ways >= MEETS_MAX || self.dead.contains(&(first, second)) {
             return false;
         }
-        let found = match (
-            self.first.get(first).copied(),
-            self.second.get(second).copied(),
-        ) {
+        let found = self.search(first, second);
+        if !found && self.ways < MEETS_MAX {
+            self.dead.insert((first, second));
+        }
+        found
+    }
+
+    /// Tries every way on from these places.
+    fn search(&mut self, first: usize, second: usize) -> bool {
+        let letter = self.first.get(first).copied();
+        let other = self.second.get(second).copied();
+        match (letter, other) {
             (None, None) => {
                 self.ways += 1;
                 self.found.insert(self.text.clone());
@@ -160,25 +170,19 @@ impl Meets {
                 self.follow_letter('*', first, second + 1) || ends
             }
             // A star stands for the letter, or for nothing more.
-            (Some('*'), letter) => {
-                let stands =
-                    letter.is_some_and(|letter| self.follow_letter(letter, first, second + 1));
+            (Some('*'), other) => {
+                let stands = other.is_some_and(|one| self.follow_letter(one, first, second + 1));
                 self.follow(first + 1, second) || stands
             }
             (letter, Some('*')) => {
-                let stands =
-                    letter.is_some_and(|letter| self.follow_letter(letter, first + 1, second));
+                let stands = letter.is_some_and(|one| self.follow_letter(one, first + 1, second));
                 self.follow(first, second + 1) || stands
             }
             (Some(letter), Some(other)) if letter == other => {
                 self.follow_letter(letter, first + 1, second + 1)
             }
             _ => false,
-        };
-        if !found && self.ways < MEETS_MAX {
-            self.dead.insert((first, second));
         }
-        found
     }
 
     /// Goes on with one letter more.

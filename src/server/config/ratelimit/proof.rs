@@ -52,6 +52,11 @@ fn place_in_input(
     let paths: Vec<&str> = rules.get(rule_index).map_or(Vec::new(), |rule| {
         rule.branches.iter().map(|one| one.path).collect()
     });
+    place_in_rule(&paths, part, message)
+}
+
+/// The same for a part of a rule whose descriptors have these paths.
+fn place_in_rule(paths: &[&str], part: &str, message: &str) -> (String, String) {
     let last = paths.last().copied().unwrap_or_default();
     match indexed(part, ".descriptor[") {
         Some((entry_index, _)) => {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use super::branches::{Branch, BranchRule};
-use super::descriptors::Amount;
+use super::limits::Amount;
 use super::pattern::{MatchedValue, Pattern};
 use tollgate_core::duration::Shown;
 use tollgate_core::plan::NAME_BYTES_MAX;
@@ -24,45 +24,50 @@ pub(super) fn config(
     let mut written = String::new();
     for (domain, rules) in domains {
         plans.of_domain.clear();
+        let list = if rules.is_empty() { " []" } else { "" };
         // Writing to a text cannot fail.
         let _ = writeln!(
             written,
-            "    {}:\n      unmatched: allow\n      rules:",
+            "    {}:\n      unmatched: allow\n      rules:{list}",
             quoted(domain)
         );
-        if rules.is_empty() {
-            written.truncate(written.len() - 1);
-            written.push_str(" []\n");
-        }
         for rule in *rules {
-            let plan = quoted(&plans.plan(domain, rule));
-            let entries: Vec<String> = rule
-                .branches
-                .iter()
-                .map(|branch| quoted(&entry(&branch.pattern)))
-                .collect();
-            let key = key(rule).map_or_else(String::new, |key| format!(", key: {}", quoted(&key)));
-            let _ = writeln!(
-                written,
-                "        - {{ descriptor: [{}], plan: {plan}{key} }}",
-                entries.join(", ")
-            );
+            let plan = plans.plan(domain, rule);
+            write_rule(&mut written, rule, &plan);
         }
     }
+    let comments = comments(source, warnings);
+    let plans = plans.written();
+    format!("{comments}plans:\n{plans}envoy:\n  domains:\n{written}")
+}
+
+fn comments(source: &str, warnings: &[String]) -> String {
     let source: String = source
         .chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .collect();
     let mut text = format!("# Converted from envoyproxy/ratelimit: {source}\n");
     for warning in warnings {
+        // Writing to a text cannot fail.
         let _ = writeln!(text, "# {}", warning.replace(['\n', '\r'], " "));
     }
-    let _ = write!(
-        text,
-        "plans:\n{}envoy:\n  domains:\n{written}",
-        plans.written()
-    );
     text
+}
+
+fn write_rule(written: &mut String, rule: &BranchRule, plan: &str) {
+    let entries: Vec<String> = rule
+        .branches
+        .iter()
+        .map(|branch| quoted(&entry(&branch.pattern)))
+        .collect();
+    let key = key(rule).map_or_else(String::new, |key| format!(", key: {}", quoted(&key)));
+    // Writing to a text cannot fail.
+    let _ = writeln!(
+        written,
+        "        - {{ descriptor: [{}], plan: {}{key} }}",
+        entries.join(", "),
+        quoted(plan)
+    );
 }
 
 /// An entry as a rule writes it.
@@ -97,21 +102,27 @@ fn key(rule: &BranchRule) -> Option<String> {
     {
         return None;
     }
-    let count = |branches: &[&Branch], name: &str| {
-        branches
-            .iter()
-            .filter(|other| other.pattern.key == name)
-            .count()
-    };
     let names = branches
         .iter()
         .enumerate()
         .filter(|(_, branch)| is_counted(branch));
-    let names = names.map(|(index, branch)| match branch.pattern.key.as_str() {
-        name if count(branches, name) == 1 => format!("{{{name}}}"),
-        name => format!("{{{name}={}}}", count(&branches[..=index], name)),
-    });
+    let names = names.map(|(index, _)| name_in_key(branches, index));
     Some(names.collect::<Vec<String>>().join("|"))
+}
+
+/// The name of an entry in a key; with its place among the entries of that name, if there are several.
+fn name_in_key(branches: &[&Branch], index: usize) -> String {
+    let name = &branches[index].pattern.key;
+    let count = |branches: &[&Branch]| {
+        branches
+            .iter()
+            .filter(|other| other.pattern.key == *name)
+            .count()
+    };
+    match count(branches) {
+        1 => format!("{{{name}}}"),
+        _ => format!("{{{name}={}}}", count(&branches[..=index])),
+    }
 }
 
 /// One plan for each limit of a file: rules for the same one count together.
@@ -144,20 +155,7 @@ impl<'a> Plans<'a> {
                 .filter_map(|branch| Some(&branch.found?.pattern)),
         );
         let shadow = if limit.shadow { ", shadow: true" } else { "" };
-        let body = match &limit.amount {
-            Amount::Unlimited => "unlimited: true".to_owned(),
-            Amount::Nothing => "blocked: true".to_owned(),
-            Amount::Quota {
-                name,
-                quota,
-                window,
-            } => {
-                let (name, window) = (quoted(name), Shown(*window));
-                format!(
-                    "limits: [ {{ name: {name}, quota: {quota}, window: {window}, algorithm: fixed_window, anchor: clock }} ]"
-                )
-            }
-        };
+        let body = body(&limit.amount);
         // Writing to a text cannot fail.
         let _ = writeln!(self.written, "  {}: {{ {body}{shadow} }}", quoted(&name));
         self.of_domain.insert(&found.path, name.clone());
@@ -170,6 +168,24 @@ impl<'a> Plans<'a> {
             let _ = writeln!(self.written, "  {NO_LIMIT}: {{ unlimited: true }}");
         }
         self.written
+    }
+}
+
+/// The fields of a plan that lets this amount pass.
+fn body(amount: &Amount) -> String {
+    match amount {
+        Amount::Unlimited => "unlimited: true".to_owned(),
+        Amount::Nothing => "blocked: true".to_owned(),
+        Amount::Quota {
+            name,
+            quota,
+            window,
+        } => {
+            let (name, window) = (quoted(name), Shown(*window));
+            format!(
+                "limits: [ {{ name: {name}, quota: {quota}, window: {window}, algorithm: fixed_window, anchor: clock }} ]"
+            )
+        }
     }
 }
 
@@ -190,16 +206,9 @@ impl ConvertedNames {
                 format!("{key}_{}", value.replace('*', ""))
             }
         });
-        let plain = |letter: char| {
-            if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_') {
-                letter
-            } else {
-                '_'
-            }
-        };
         let whole = std::iter::once(domain.to_owned()).chain(entries);
         let parts: Vec<String> = whole
-            .map(|part| part.chars().map(plain).collect())
+            .map(|part| part.chars().map(in_name).collect())
             .collect();
         let mut name = parts.join("/");
         // All letters are ASCII by now, so none is cut in two.
@@ -211,6 +220,15 @@ impl ConvertedNames {
             free = format!("{name}-{number}");
         }
         free
+    }
+}
+
+/// The letter, or what stands for it in a name.
+fn in_name(letter: char) -> char {
+    if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_') {
+        letter
+    } else {
+        '_'
     }
 }
 
