@@ -47,10 +47,8 @@ impl KeyState {
     /// One decision, so much later than the one before.
     fn decide(&mut self, step_us: u64) -> Verdict {
         self.now_us += step_us;
-        let (limits, states) = (
-            std::slice::from_ref(&self.limit),
-            std::slice::from_mut(&mut self.state),
-        );
+        let limits = std::slice::from_ref(&self.limit);
+        let states = std::slice::from_mut(&mut self.state);
         decide(
             limits,
             states,

@@ -265,7 +265,8 @@ impl Harness {
 
     /// Asks once for every key of a scenario, so that none is new in the run, and a key with a quota of 1 has used it.
     pub async fn touch(&self, scenario: &Scenario, servers: &[Process]) -> Result<(), String> {
-        let (connections, calls) = (1, scenario.keys.div_ceil(BATCH) as u64);
+        let connections = 1;
+        let calls = scenario.keys.div_ceil(BATCH) as u64;
         let load = Load {
             addresses: vec![servers[0].address.clone()],
             kind: Kind::Batch(BATCH),
@@ -313,12 +314,15 @@ impl Harness {
         let early = shared.take();
         let (scripts, redis_us) = self.of_store(scenario.server);
         let of_servers = || servers.iter().map(Process::cpu_us).sum::<f64>();
-        let (server_us, began) = (of_servers(), Instant::now());
+        let server_us = of_servers();
+        let began = Instant::now();
         tokio::time::sleep(self.measured).await;
         let tally = shared.take();
-        let (server_us, took) = (of_servers() - server_us, began.elapsed());
+        let server_us = of_servers() - server_us;
+        let took = began.elapsed();
         let (scripts_then, redis_us_then) = self.of_store(scenario.server);
-        let (scripts, redis_us) = (scripts_then - scripts, redis_us_then - redis_us);
+        let scripts = scripts_then - scripts;
+        let redis_us = redis_us_then - redis_us;
         let decisions = tally.decisions as f64;
         Row {
             name: scenario.name(),

@@ -156,7 +156,8 @@ async fn start(load: &Load) -> Result<(Rc<Shared>, Connections), String> {
         stream
             .set_nodelay(true)
             .map_err(|error| error.to_string())?;
-        let (requests, shared) = (requests.clone(), shared.clone());
+        let requests = requests.clone();
+        let shared = shared.clone();
         match load.kind {
             Kind::Http => {
                 connections.spawn_local(http::drive(stream, load.clone(), index, requests, shared))

@@ -103,7 +103,8 @@ impl Costs {
 
     /// A closed loop, in which each answer is followed by the next request, on a machine with so many cores for all.
     pub fn closed(&self, fleet: Fleet, connections: f64, in_flight: f64, cores: f64) -> Prediction {
-        let (workers, shards) = (fleet.workers as f64, fleet.shards as f64);
+        let workers = fleet.workers as f64;
+        let shards = fleet.shards as f64;
         let requests = connections * in_flight;
         // Fitted: of the requests that belong to a worker and a shard, these are in the call under way.
         let gathered = 0.56 * (requests / (workers * shards)).powf(0.9) * workers.powf(0.2);
@@ -144,8 +145,10 @@ impl Costs {
         round_trip_us: f64,
         keys: &Keys,
     ) -> Prediction {
-        let (workers, shards) = (fleet.workers as f64, fleet.shards as f64);
-        let (per_us, share) = (per_second / 1e6, keys.hottest_share(fleet.shards));
+        let workers = fleet.workers as f64;
+        let shards = fleet.shards as f64;
+        let per_us = per_second / 1e6;
+        let share = keys.hottest_share(fleet.shards);
         let mut names = 1.0;
         let mut found = (0.0, 0.0, 0.0);
         // A fixed point: a longer call gathers more names, which make it longer.

@@ -105,7 +105,8 @@ pub fn print_context(harness: &mut Harness) {
     let (increment_us, per_second) = harness.redis.increment();
     let idle =
         |harness: &mut Harness, server| harness.start(server).memory().now_kib as f64 / 1024.0;
-    let (memory, redis) = (idle(harness, Server::Memory), idle(harness, Server::Redis));
+    let memory = idle(harness, Server::Memory);
+    let redis = idle(harness, Server::Redis);
     println!(
         "\nRedis, native INCR pipelined by 32: {increment_us:.2} us of its CPU each, {per_second:.0} a second."
     );

@@ -19,7 +19,8 @@ impl Cluster {
             let own = directory.join(format!("{index} of {masters}"));
             std::fs::create_dir(&own).expect("there is room for a folder");
             let (mut node, bus) = Redis::start_in_cluster(&own);
-            let (first, last) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
+            let first = SLOTS * index / masters;
+            let last = SLOTS * (index + 1) / masters - 1;
             assert_eq!(
                 node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")),
                 "+OK"
@@ -34,12 +35,10 @@ impl Cluster {
         others
             .iter()
             .for_each(|other| assert_eq!(nodes[0].0.ask(&format!("CLUSTER MEET {other}")), "+OK"));
-        let (mut cluster, started) = (
-            Self {
-                nodes: nodes.into_iter().map(|(node, _)| node).collect(),
-            },
-            Instant::now(),
-        );
+        let mut cluster = Self {
+            nodes: nodes.into_iter().map(|(node, _)| node).collect(),
+        };
+        let started = Instant::now();
         while !cluster.agrees() {
             assert!(
                 started.elapsed() < AGREE_WITHIN,

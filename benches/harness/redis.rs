@@ -115,7 +115,8 @@ impl Redis {
             &INCREMENTS.to_string(),
             "-q",
         ]);
-        let (cpu_us, started) = (self.process.cpu_us(), Instant::now());
+        let cpu_us = self.process.cpu_us();
+        let started = Instant::now();
         let ended = command
             .stdout(Stdio::null())
             .status()

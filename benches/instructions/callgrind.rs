@@ -28,7 +28,8 @@ pub struct Cost {
 /// Runs the case twice, the second time with twice as many calls. The difference is the cost of the further decisions alone,
 /// because both runs have the same start.
 pub fn per_decision(case: &Case) -> Result<Cost, String> {
-    let (short, long) = (count(case, case.calls)?, count(case, 2 * case.calls)?);
+    let short = count(case, case.calls)?;
+    let long = count(case, 2 * case.calls)?;
     let decisions = (CONNECTIONS * case.calls * case.decisions_per_call()) as f64;
     let more = |short: u64, long: u64| {
         let more = long
@@ -94,7 +95,8 @@ fn calls_of_the_allocator(profile: &str) -> u64 {
         "aligned_alloc",
     ];
     let mut taking = HashSet::new();
-    let (mut called, mut calls) = ("", 0);
+    let mut called = "";
+    let mut calls = 0;
     for line in profile.lines() {
         let function = line
             .strip_prefix("cfn=")

@@ -17,8 +17,10 @@ pub fn run(load: &Load, rate: u32, warm_up: Duration, measured: Duration) -> Res
     let mut client = Client::connect(load)?;
     let began = Instant::now();
     let due = |call: u32| began + Duration::from_secs(1) * call / rate;
-    let (from, until) = (began + warm_up, began + warm_up + measured);
-    let (mut made, mut warming_up) = (0, true);
+    let from = began + warm_up;
+    let until = began + warm_up + measured;
+    let mut made = 0;
+    let mut warming_up = true;
     while due(made) < until {
         let now = Instant::now();
         if warming_up && now >= from {

@@ -98,7 +98,9 @@ fn descriptor(plan: &str, key: String) -> RateLimitRequest {
 
 /// The request that nginx makes by `auth_request` for a client such as curl.
 fn http_get(load: &Load, key: &str) -> String {
-    let (host, path, plan) = (load.address(0), load.kind.path(), &load.plan);
+    let host = load.address(0);
+    let path = load.kind.path();
+    let plan = &load.plan;
     let head =
         format!("GET {path}?key={key}&plan={plan}&deny_status=403 HTTP/1.1\r\nHost: {host}\r\n");
     format!("{head}X-Forwarded-For: 192.0.2.1\r\nUser-Agent: tollgate-bench\r\nAccept: */*\r\n\r\n")

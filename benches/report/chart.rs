@@ -48,7 +48,8 @@ fn legend(svg: &mut String, x: f64, part: &str) {
 }
 
 fn bar(svg: &mut String, row: &Row, y: f64, scale: f64) {
-    let (server, redis) = (row.server_us * scale, row.redis_us * scale);
+    let server = row.server_us * scale;
+    let redis = row.redis_us * scale;
     text(svg, LEFT - 8.0, y + 12.0, "end", &row.name);
     rectangle(svg, "server", LEFT, y, server);
     rectangle(svg, "redis", LEFT + server, y, redis);

@@ -30,7 +30,8 @@ pub async fn growth(harness: &mut Harness, filter: &str) -> Result<u64, String> 
 }
 
 async fn measure(harness: &mut Harness, server: Server, axis: &Axis) -> Result<u64, String> {
-    let (mut figures, mut errors) = (Vec::new(), 0);
+    let mut figures = Vec::new();
+    let mut errors = 0;
     for (step, scenario, plans) in &axis.steps {
         harness.configure(plans);
         let row = harness

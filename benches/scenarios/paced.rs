@@ -26,10 +26,8 @@ pub async fn paced(harness: &mut Harness) -> Result<u64, String> {
             let tally =
                 load::paced::run(&scenario.load(&running), rate, WARM_UP, harness.measured)?;
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| tally.latency_us(quantile));
-            let (rate, answered) = (
-                thousands(rate as usize),
-                per_second(tally.decisions, harness.measured),
-            );
+            let rate = thousands(rate as usize);
+            let answered = per_second(tally.decisions, harness.measured);
             let name = scenario.name();
             println!(
                 "| {name} | {rate} | {answered} | {p50:.0} | {p99:.0} | {p999:.0} | {} |",

@@ -42,7 +42,9 @@ async fn watch(
     let mut settled_kib = 0;
     while started.elapsed() < until {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let (tally, rss_kib, elapsed) = (shared.take(), server.memory().now_kib, started.elapsed());
+        let tally = shared.take();
+        let rss_kib = server.memory().now_kib;
+        let elapsed = started.elapsed();
         println!(
             "| {} | {} | {} | {} | {} |",
             elapsed.as_secs(),

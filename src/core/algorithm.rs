@@ -202,7 +202,8 @@ pub fn test(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mo
 #[inline(always)]
 fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mode) -> Verdict {
     // A loop, because collecting one or two readings costs more than making them.
-    let (mut readings, mut fits) = (SmallVec::<[Reading; 2]>::new(), true);
+    let mut readings = SmallVec::<[Reading; 2]>::new();
+    let mut fits = true;
     for (limit, state) in limits.iter().zip(states) {
         let reading = if mode == Mode::Peek {
             state.peek(limit, now_us, cost)

@@ -26,7 +26,8 @@ const RIGHT: &str =
 /// Errors: a sentence with the right form. It repeats nothing of the text but its unit.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text;
-    let (mut total_ms, mut longer) = (0_u64, u64::MAX);
+    let mut total_ms = 0_u64;
+    let mut longer = u64::MAX;
     if text.is_empty() || text.len() > TEXT_BYTES_MAX {
         return Err(RIGHT.to_owned());
     }

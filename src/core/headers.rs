@@ -200,7 +200,8 @@ mod tests {
         retry_after_us: Option<u64>,
         reset_after_us: u64,
     ) -> LimitStatus {
-        let (window_us, frees_at_once) = (60_000_000, name != "b");
+        let window_us = 60_000_000;
+        let frees_at_once = name != "b";
         LimitStatus {
             name: name.into(),
             limit: 10,

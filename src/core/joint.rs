@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn a_request_is_tested_with_those_before_it_of_the_same_subject() {
-        let (alice, bob) = (Key::new("alice").unwrap(), Key::new("bob").unwrap());
+        let alice = Key::new("alice").unwrap();
+        let bob = Key::new("bob").unwrap();
         let cost = |units| Cost::new(units).unwrap();
         let mut sums = Sums::default();
         sums.add("free", &alice, cost(3));

@@ -216,10 +216,8 @@ mod tests {
         for text in ["a".to_owned(), "k".repeat(512)] {
             assert_eq!(Key::from_any(text.clone()).as_str(), text);
         }
-        let (one, other) = (
-            Key::from_any("é".repeat(257)),
-            Key::from_any("é".repeat(258)),
-        );
+        let one = Key::from_any("é".repeat(257));
+        let other = Key::from_any("é".repeat(258));
         assert!(
             one.as_str().starts_with(&"é".repeat(32))
                 && one.as_str().len() == 64 + 33
@@ -260,7 +258,8 @@ mod tests {
         assert_eq!(in_any(""), Key::new("k").unwrap());
         let longest = "{s}".repeat(21) + "!";
         assert_eq!((in_any(&longest).shard(), longest.len()), (&*longest, 64));
-        let (one, other) = (in_any(&"é".repeat(33)), in_any(&"é".repeat(34)));
+        let one = in_any(&"é".repeat(33));
+        let other = in_any(&"é".repeat(34));
         assert!(
             one.shard().starts_with(&"é".repeat(15)) && one.shard().len() == 30 + 33,
             "{}",

@@ -45,11 +45,9 @@ pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
     // When the limit is too low for both, peers get half.
     let kept = (RESERVED + RESERVED_PER_WORKER * workers.get()).min(limit / 2);
     let shared = limit - kept;
-    let (http, admin, metrics) = (
-        shared / HTTP_DIVISOR,
-        shared / ADMIN_DIVISOR,
-        shared / METRICS_DIVISOR,
-    );
+    let http = shared / HTTP_DIVISOR;
+    let admin = shared / ADMIN_DIVISOR;
+    let metrics = shared / METRICS_DIVISOR;
     let worker = (shared - http - admin - metrics) / workers.get();
     ConnectionCaps {
         worker: worker.max(1),

@@ -115,7 +115,8 @@ pub async fn serve(
     } = workers;
     // The HTTP server took them at its start, if there is one. Else they would keep the workers running after the drain.
     drop(handles);
-    let (take, unready) = (|accepted| pool.assign(accepted), ends.unready());
+    let take = |accepted| pool.assign(accepted);
+    let unready = ends.unready();
     let failed = {
         let serving = async {
             tokio::select! {

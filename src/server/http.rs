@@ -190,10 +190,8 @@ impl Server {
 
     /// Stops accepting, waits for unfinished answers, and ends.
     pub async fn stop(self) -> Drained {
-        let (http, metrics) = (
-            self.http.map(AuxServer::stop),
-            self.metrics.map(AuxServer::stop),
-        );
+        let http = self.http.map(AuxServer::stop);
+        let metrics = self.metrics.map(AuxServer::stop);
         match tokio::join!(OptionFuture::from(http), OptionFuture::from(metrics)) {
             (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
             _ => Drained::Cut,
@@ -217,7 +215,8 @@ fn serve_all<S: Store>(
     router: Router,
     connections: usize,
 ) -> AuxServer {
-    let (settings, main) = (Arc::new(settings), Handle::current());
+    let settings = Arc::new(settings);
+    let main = Handle::current();
     let endpoint = |limiter| {
         let check = Some(CheckEndpoint {
             limiter,

@@ -118,11 +118,9 @@ impl Limiter<()> {
         let mut registry = LimiterRegistry::new(plans, settings.expected_replicas, clock.now_us());
         let worker = registry.add_worker(None);
         let fallback = MemoryStore::new(CAPACITY_DEFAULT, clock.clone());
-        let (failures, unknown_plans, started) = (
-            FailureLog::default(),
-            UnknownPlanLog::default(),
-            clock.monotonic(),
-        );
+        let failures = FailureLog::default();
+        let unknown_plans = UnknownPlanLog::default();
+        let started = clock.monotonic();
         let common = Common {
             settings,
             fallback,
@@ -197,7 +195,8 @@ impl<S> Limiter<S> {
 
     /// Whether the store decides: what its connections tell, and whether it refuses requests over them.
     pub fn store_state(&self, stores: &StoreRegistry) -> StoreState {
-        let (state, now) = (stores.state(), self.common.clock.monotonic());
+        let state = stores.state();
+        let now = self.common.clock.monotonic();
         let Some(refusals) = self
             .common
             .failures
@@ -300,7 +299,8 @@ impl<S: Store> Limiter<S> {
         caller: Option<CallerDeadline>,
     ) -> Result<Decision, Refusal> {
         let found = found.as_ref().map_err(Clone::clone)?;
-        let (plans, check) = (found.counted_in(&worker_plans), &found.check);
+        let plans = found.counted_in(&worker_plans);
+        let check = &found.check;
         if check.plan.concurrency().is_some() {
             return Box::pin(self.peek_slots((plans, found), caller)).await;
         }

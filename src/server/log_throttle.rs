@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn the_first_event_is_logged_at_once_and_later_ones_together() {
         const EVERY: Duration = Duration::from_secs(10);
-        let (throttle, start) = (LogThrottle::new(EVERY), monotonic());
+        let throttle = LogThrottle::new(EVERY);
+        let start = monotonic();
         assert_eq!(throttle.due(start), Some(1));
         assert_eq!(
             (0..99)

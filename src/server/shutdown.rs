@@ -9,10 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 ///
 /// Errors: the system does not let this process handle them.
 pub fn signals() -> io::Result<impl Future<Output = &'static str>> {
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",

@@ -101,7 +101,8 @@ impl StoreRegistry {
         first: usize,
         deadline: Duration,
     ) -> Result<u64, StoreError> {
-        let (until, mut failed) = (monotonic() + deadline, no_store());
+        let until = monotonic() + deadline;
+        let mut failed = no_store();
         for store in self.in_turn(first) {
             match store.announce(replica, lifetime, until).await {
                 Ok(replicas) => return Ok(replicas),
@@ -120,7 +121,8 @@ impl StoreRegistry {
         secret: [u8; 16],
         deadline: Duration,
     ) -> Result<[u8; 16], StoreError> {
-        let (until, mut failed) = (monotonic() + deadline, no_store());
+        let until = monotonic() + deadline;
+        let mut failed = no_store();
         for store in self.in_turn(0) {
             match store.publish_top(replica, list, secret, until).await {
                 Ok(secret) => return Ok(secret),
@@ -136,7 +138,8 @@ impl StoreRegistry {
         replica: &ReplicaId,
         deadline: Duration,
     ) -> Result<TopLists, StoreError> {
-        let (until, mut failed) = (monotonic() + deadline, no_store());
+        let until = monotonic() + deadline;
+        let mut failed = no_store();
         for store in self.in_turn(0) {
             match store.read_top(replica, until).await {
                 Ok(lists) => return Ok(lists),

@@ -222,7 +222,8 @@ mod tests {
     #[test]
     fn a_regular_file_is_read_and_so_is_the_target_of_a_link() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        let file = folder.path().join("file");
+        let link = folder.path().join("link");
         std::fs::write(&file, "twelve bytes").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&file, &link] {
@@ -239,7 +240,8 @@ mod tests {
     #[test]
     fn anything_but_a_regular_file_is_refused_at_once_and_named() {
         let folder = tempfile::tempdir().unwrap();
-        let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
+        let pipe = folder.path().join("pipe");
+        let socket = folder.path().join("socket");
         assert!(
             std::process::Command::new("mkfifo")
                 .arg(&pipe)

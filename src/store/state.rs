@@ -164,10 +164,8 @@ mod tests {
         let wrong = StoreError::Refused(
             "WRONGPASS invalid username-password pair or user is disabled.".to_owned(),
         );
-        let (well, lost) = (
-            connection(true, None, &gone),
-            connection(true, Some(6), &gone),
-        );
+        let well = connection(true, None, &gone);
+        let lost = connection(true, Some(6), &gone);
         let never = connection(false, Some(36), &wrong);
         for (connections, decides, sentence) in [
             (

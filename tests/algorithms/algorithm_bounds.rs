@@ -118,9 +118,10 @@ fn a_sliding_window_frees_a_unit_at_most_a_cell_late() {
         let limit = |algorithm| {
             Limit::new("limit", QUOTA, Duration::from_micros(WINDOW_US), algorithm).unwrap()
         };
-        let (merged, exact) = (limit(Algorithm::SlidingWindow { precision }), limit(LOG));
-        let (mut merged_states, mut exact_states) =
-            ([State::fresh(&merged)], [State::fresh(&exact)]);
+        let merged = limit(Algorithm::SlidingWindow { precision });
+        let exact = limit(LOG);
+        let mut merged_states = [State::fresh(&merged)];
+        let mut exact_states = [State::fresh(&exact)];
         for now_us in traffic(&mut Random(seed)) {
             let verdict = decide(
                 std::slice::from_ref(&merged),

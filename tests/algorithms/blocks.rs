@@ -78,7 +78,8 @@ impl World {
 
     /// Decides as the promises say. Returns whether the request passes, and which limits begin a block.
     fn decide(&mut self, check: &Check, now_us: u64, seen: &mut Seen) -> (bool, Vec<bool>) {
-        let (limits, cost) = (check.plan.limits(), check.cost.units());
+        let limits = check.plan.limits();
+        let cost = check.cost.units();
         if check.mode == Mode::Refund {
             for limit in limits {
                 let model = &mut self.of(check, limit).model;
@@ -144,7 +145,8 @@ impl World {
         verdict: &Verdict,
         expected: &(bool, Vec<bool>),
     ) {
-        let (limits, cost) = (check.plan.limits(), check.cost.units());
+        let limits = check.plan.limits();
+        let cost = check.cost.units();
         let (fits, begins) = expected;
         assert_eq!(verdict.fits, *fits, "fits");
         for (index, status) in verdict.statuses(limits, check.cost).iter().enumerate() {
@@ -260,15 +262,17 @@ fn steps() -> u64 {
     reason = "one history, told from its beginning to its end"
 )]
 async fn check(algorithms: &[Algorithm], steps_back: bool, seed: u64) {
-    let (redis, clock, mut random) = (Redis::start(), FakeClock::new(), Random(seed));
-    let (shared, embedded) = (
-        store_on(&redis, &clock),
-        MemoryStore::new(1 << 30, Arc::new(clock.clone())),
-    );
-    let (mut world, mut seen) = (World::default(), Seen::default());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let mut random = Random(seed);
+    let shared = store_on(&redis, &clock);
+    let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
+    let mut world = World::default();
+    let mut seen = Seen::default();
     let plans = plans(&mut random, algorithms);
     let mut plan = &plans[0];
-    let (mut times, mut now_us) = (Times::new(START_US, 2 * S), START_US);
+    let mut times = Times::new(START_US, 2 * S);
+    let mut now_us = START_US;
     let steps = steps();
     for step in 0..steps {
         if random.below(30) == 0 {
@@ -302,10 +306,8 @@ async fn check(algorithms: &[Algorithm], steps_back: bool, seed: u64) {
                 random_check(&mut random, plan)
             })
             .collect();
-        let (lua, rust) = (
-            shared.decide_batch(&checks, PATIENCE).await,
-            embedded.decide_batch(&checks, PATIENCE).await,
-        );
+        let lua = shared.decide_batch(&checks, PATIENCE).await;
+        let rust = embedded.decide_batch(&checks, PATIENCE).await;
         for (index, check) in checks.iter().enumerate() {
             assert_eq!(
                 lua[index], rust[index],

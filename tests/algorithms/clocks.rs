@@ -16,7 +16,8 @@ const WINDOW: Duration = Duration::from_secs(600);
 /// A plan for each algorithm.
 fn plans() -> String {
     let plan = |algorithm| {
-        let (name, fields) = (plan_of(algorithm), algorithm_fields(algorithm));
+        let name = plan_of(algorithm);
+        let fields = algorithm_fields(algorithm);
         format!(
             "  {name}: {{ limits: [ {{ quota: {QUOTA}, window: {}s, {fields} }} ] }}\n",
             WINDOW.as_secs()
@@ -129,7 +130,8 @@ async fn fault_17_replicas_whose_clocks_differ_enforce_one_exact_limit() {
         "no clock was set: {started:?}"
     );
     for algorithm in Algorithm::EVERY {
-        let (plan, mut granted) = (plan_of(algorithm), 0);
+        let plan = plan_of(algorithm);
+        let mut granted = 0;
         for round in 0..2 * QUOTA {
             for client in &mut clients {
                 granted += u64::from(

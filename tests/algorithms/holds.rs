@@ -156,7 +156,8 @@ struct History {
 impl History {
     /// Whether the id is known for something else; else what is known of it.
     fn known(&mut self, id: &str, fates: &[Fate], cost: Option<u64>) -> Result<Option<Fate>, ()> {
-        let (now_us, plan) = (self.now_us, self.plan.clone());
+        let now_us = self.now_us;
+        let plan = self.plan.clone();
         let Some(note) = self.world.known(&plan, id, now_us) else {
             return Ok(None);
         };
@@ -197,7 +198,8 @@ impl History {
         let (Some(slots), Some(limit)) = (verdict.view.slots, self.plan.concurrency()) else {
             return;
         };
-        let (first, last) = (ends.first().unwrap_or(&0), ends.last().unwrap_or(&0));
+        let first = ends.first().unwrap_or(&0);
+        let last = ends.last().unwrap_or(&0);
         assert_eq!(slots.open as usize, ends.len(), "slots");
         assert_eq!((slots.first_end_us, slots.last_end_us), (*first, *last));
         if !verdict.view.verdict.fits {
@@ -208,7 +210,8 @@ impl History {
 
     fn reserve(&mut self, id: &str, cost: u64, ttl_us: u64) {
         let ask = (id, HoldCall::Reserve { cost, ttl_us });
-        let (plan, now_us) = (self.plan.clone(), self.now_us);
+        let plan = self.plan.clone();
+        let now_us = self.now_us;
         let verdict = self.subject.call(&plan, now_us, ask);
         let Ok(known) = self.known(id, &[], Some(cost)) else {
             return self.expect_refused(&verdict);
@@ -224,10 +227,8 @@ impl History {
             return self.compare(&verdict);
         }
         let world = &mut self.world;
-        let (rates, slot) = (
-            world.rates_fit(&plan, now_us, cost),
-            world.has_slot(&plan, now_us),
-        );
+        let rates = world.rates_fit(&plan, now_us, cost);
+        let slot = world.has_slot(&plan, now_us);
         let room = world.has_room(&plan, now_us);
         let fits = rates && slot && room;
         assert_eq!(verdict.view.verdict.fits, fits, "{rates} {slot} {room}");
@@ -248,7 +249,8 @@ impl History {
     #[expect(clippy::too_many_lines, reason = "one call, with all that it may find")]
     fn settle(&mut self, id: &str, actual: Option<u64>, if_unknown: IfUnknown) {
         let ask = (id, HoldCall::Settle { actual, if_unknown });
-        let (plan, now_us) = (self.plan.clone(), self.now_us);
+        let plan = self.plan.clone();
+        let now_us = self.now_us;
         let verdict = self.subject.call(&plan, now_us, ask);
         let Ok(_) = self.known(id, &[], None) else {
             return self.expect_refused(&verdict);
@@ -315,7 +317,8 @@ impl History {
     }
 
     fn extend(&mut self, id: &str, ttl_us: u64) {
-        let (plan, now_us) = (self.plan.clone(), self.now_us);
+        let plan = self.plan.clone();
+        let now_us = self.now_us;
         let verdict = self
             .subject
             .call(&plan, now_us, (id, HoldCall::Extend { ttl_us }));
@@ -343,7 +346,8 @@ impl History {
 
     /// A record, or a request with an id.
     fn charge(&mut self, id: &str, cost: u64, fate: Fate) {
-        let (plan, now_us) = (self.plan.clone(), self.now_us);
+        let plan = self.plan.clone();
+        let now_us = self.now_us;
         let ask = match fate {
             Fate::Recorded => HoldCall::Record { cost },
             _ => HoldCall::Charge { cost },
@@ -372,7 +376,8 @@ impl History {
     }
 
     fn without_id(&mut self, random: &mut Random) {
-        let (plan, now_us) = (self.plan.clone(), self.now_us);
+        let plan = self.plan.clone();
+        let now_us = self.now_us;
         match random.below(4) {
             0 => {
                 let units = 1 + random.below(6);

@@ -208,7 +208,8 @@ fn random_checks(random: &mut Random, plans: &PlanSet) -> Vec<Check<String>> {
 /// Keys are not shown otherwise.
 fn described(checks: &[Check<String>]) -> String {
     let each = checks.iter().map(|check| {
-        let (key, cost) = (&check.key, check.cost.units());
+        let key = &check.key;
+        let cost = check.cost.units();
         format!(
             "{} {}/{} {cost} {:?}",
             check.plan,
@@ -277,8 +278,12 @@ async fn check_history(url: &str, algorithms: &[Algorithm], seed: u64) {
         &clock,
     );
     let replicas = replicas(url, &plans, &clock).await;
-    let (mut world, mut times) = (World::default(), Times::new(START_US, 2_000));
-    let (mut decided, mut joint, mut allowed, mut now_us) = (0, 0, 0, 0);
+    let mut world = World::default();
+    let mut times = Times::new(START_US, 2_000);
+    let mut decided = 0;
+    let mut joint = 0;
+    let mut allowed = 0;
+    let mut now_us = 0;
     let enough = std::env::var("TOLLGATE_JOINT_DECISIONS");
     let enough = enough.map_or(DECISIONS, |text| text.parse().unwrap());
     while decided < enough {

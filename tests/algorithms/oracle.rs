@@ -56,10 +56,8 @@ impl Model {
             Counting::Instants => sum(&|at| at + window_us > now_us),
             Counting::TwoWindows => {
                 let start_us = seen.window_of(limit, now_us);
-                let (current, previous) = (
-                    sum(&|at| at == start_us),
-                    sum(&|at| at + window_us == start_us),
-                );
+                let current = sum(&|at| at == start_us);
+                let previous = sum(&|at| at + window_us == start_us);
                 current + (previous * (window_us - (now_us - start_us))).div_ceil(window_us)
             }
             Counting::Debt => (seen.debt.0 + seen.debt.1).saturating_sub(now_us),
@@ -250,7 +248,8 @@ fn check_request(
     request: (u64, u64, Mode),
 ) -> bool {
     let (now_us, cost, mode) = request;
-    let (limits, states) = (std::slice::from_ref(limit), std::slice::from_mut(state));
+    let limits = std::slice::from_ref(limit);
+    let states = std::slice::from_mut(state);
     let expected = model.fits(limit, now_us, cost);
     let cost = Cost::new(cost).unwrap();
     let verdict = decide(limits, states, now_us, cost, mode);

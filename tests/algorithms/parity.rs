@@ -153,7 +153,8 @@ async fn check(name: &str, parameters: HistoryParameters) {
     let plans = plans(&mut random, &shapes);
     let mut plan = &plans[0];
     let mut times = Times::new(start_us, 1_000 * shapes[0].1);
-    let (mut decisions, mut allowed) = (0, 0);
+    let mut decisions = 0;
+    let mut allowed = 0;
     while decisions < enough {
         if random.below(4) == 0 {
             plan = random.pick(&plans);
@@ -266,17 +267,17 @@ async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
     let clock = FakeClock::new();
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
-    let (mut random, mut now_us, mut allowed) = (Random(SEED), START_US, 0);
+    let mut random = Random(SEED);
+    let mut now_us = START_US;
+    let mut allowed = 0;
     for window in [
         tollgate::plan::WINDOW_MAX,
         Duration::from_secs(86_400),
         Duration::from_secs(3_600),
     ] {
         let limits = std::iter::repeat_with(|| {
-            let (quota, burst) = (
-                1 + (random.next() >> (24 + random.below(40))),
-                1 + random.below(20),
-            );
+            let quota = 1 + (random.next() >> (24 + random.below(40)));
+            let burst = 1 + random.below(20);
             Limit::new("limit", quota, window, Algorithm::TokenBucket { burst })
         });
         let plans: Vec<Arc<Plan>> = limits
@@ -291,10 +292,8 @@ async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
                 key: Key::new("rates").unwrap(),
                 ..random_ask(&mut random, plan, true)
             }];
-            let (lua, rust) = (
-                shared.decide_batch(&asks, PATIENCE).await,
-                embedded.decide_batch(&asks, PATIENCE).await,
-            );
+            let lua = shared.decide_batch(&asks, PATIENCE).await;
+            let rust = embedded.decide_batch(&asks, PATIENCE).await;
             assert_eq!(lua, rust, "decision {decision}, at {now_us}: {:?}", asks[0]);
             allowed += usize::from(
                 asks[0].mode == Mode::Charge && rust[0].as_ref().is_ok_and(|verdict| verdict.fits),
@@ -331,7 +330,8 @@ async fn full_sliding_windows_decide_alike() {
     for (number, limits) in plans.into_iter().enumerate() {
         let plan = plan(limits);
         let mut random = Random(SEED);
-        let (mut now_us, mut allowed) = (START_US, 0);
+        let mut now_us = START_US;
+        let mut allowed = 0;
         for decision in 0..8_000 {
             now_us += match random.below(400) {
                 0 => 60_000_000,
@@ -340,10 +340,8 @@ async fn full_sliding_windows_decide_alike() {
             };
             clock.set(now_us);
             let asks = [ask(&plan, &format!("key {number}"), 1 + random.below(2))];
-            let (lua, rust) = (
-                shared.decide_batch(&asks, PATIENCE).await,
-                embedded.decide_batch(&asks, PATIENCE).await,
-            );
+            let lua = shared.decide_batch(&asks, PATIENCE).await;
+            let rust = embedded.decide_batch(&asks, PATIENCE).await;
             assert_eq!(lua, rust, "plan {number}, decision {decision}, at {now_us}");
             allowed += usize::from(rust[0].as_ref().is_ok_and(|verdict| verdict.fits));
         }

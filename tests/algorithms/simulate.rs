@@ -141,7 +141,8 @@ fn with(limit: &Limit, quota: u64) -> Option<Limit> {
 fn smallest_by_model(limit: &Limit, requests: &[Request]) -> Option<u64> {
     let valid = |quota: u64| (quota..).find_map(|quota| with(limit, quota));
     let does = |quota: u64| keys_denied(&denied_by_model(&[valid(quota).unwrap()], requests)) == 0;
-    let (mut denying, mut doing) = (0, 1);
+    let mut denying = 0;
+    let mut doing = 1;
     while !does(doing) {
         if doing > 1_000_000 {
             return None;
@@ -278,7 +279,8 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
         let mut random = Random(seed);
         let algorithm = *random.pick(&Algorithm::EVERY);
         let limit = |random: &mut Random, seconds, algorithm| {
-            let (quota, window) = (2 + random.below(12), Duration::from_secs(seconds));
+            let quota = 2 + random.below(12);
+            let window = Duration::from_secs(seconds);
             let algorithm = if let Algorithm::TokenBucket { .. } = algorithm {
                 Algorithm::TokenBucket { burst: quota }
             } else {
@@ -311,7 +313,8 @@ fn plans_that_share_one_count_are_decided_as_by_a_store() {
             .clone()
             .map(|plan| vec![(plan, RequestSpacing::AsStamped)]);
         assert_eq!(components(&variants, &[]), [0, 0, 2]);
-        let (mut replay, mut expected) = (Replay::new(&variants, 100, usize::MAX), 0);
+        let mut replay = Replay::new(&variants, 100, usize::MAX);
+        let mut expected = 0;
         for (at_us, key, cost) in requests(&mut random) {
             let plan = usize::try_from(random.below(3)).unwrap();
             clock.set(at_us);

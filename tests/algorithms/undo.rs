@@ -81,7 +81,8 @@ fn plans(random: &mut Random, algorithms: &[Algorithm]) -> Vec<Arc<Plan>> {
         let (quota, algorithm) = match algorithm {
             Algorithm::TokenBucket { .. } => {
                 // A unit per microsecond at most.
-                let (quota, burst) = (quota.min(3_000), 1 + random.below(2 * quota));
+                let burst = 1 + random.below(2 * quota);
+                let quota = quota.min(3_000);
                 (quota, Algorithm::TokenBucket { burst })
             }
             other => (quota, other),
@@ -112,11 +113,16 @@ fn next_time(random: &mut Random, now_us: u64, steps_back: bool) -> u64 {
 }
 
 async fn check(algorithms: &[Algorithm], seed: u64) {
-    let (redis, clock, mut random) = (Redis::start(), FakeClock::new(), Random(seed));
-    let (store, mut world) = (store_on(&redis, &clock), World::default());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let mut random = Random(seed);
+    let store = store_on(&redis, &clock);
+    let mut world = World::default();
     let plans = plans(&mut random, algorithms);
     let mut charges: Vec<(Check, Vec<u64>)> = Vec::new();
-    let (mut now_us, mut undone, mut gave_back) = (START_US, 0, 0);
+    let mut now_us = START_US;
+    let mut undone = 0;
+    let mut gave_back = 0;
     let steps = std::env::var("TOLLGATE_UNDO_STEPS");
     let steps = steps.map_or(STEPS, |text| text.parse().unwrap());
     for step in 0..steps {
@@ -135,10 +141,8 @@ async fn check(algorithms: &[Algorithm], seed: u64) {
                 }
             });
             let chosen: Vec<_> = chosen.collect();
-            let (lua, rust) = (
-                store.undo(&chosen, PATIENCE).await,
-                world.undo(&chosen, now_us),
-            );
+            let lua = store.undo(&chosen, PATIENCE).await;
+            let rust = world.undo(&chosen, now_us);
             assert_eq!(lua.unwrap(), rust, "{place}: {chosen:?}");
             undone += count;
             for ((check, _), verdict) in chosen.iter().zip(&rust) {

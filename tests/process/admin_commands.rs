@@ -209,7 +209,8 @@ fn replicas_tells_how_many_share_the_quotas_and_why() {
     assert_eq!(asks(&alone), (0, expected.to_owned()));
     let redis = Redis::start();
     let store = ["--store", &redis.url(), "--set", "workers=1"];
-    let (one, two) = (Fixture::start(&store), Fixture::start(&store));
+    let one = Fixture::start(&store);
+    let two = Fixture::start(&store);
     let began = std::time::Instant::now();
     let counted = loop {
         let (_, told) = asks(&one);
@@ -388,10 +389,8 @@ async fn proxy(authority: &Authority, admin: PathBuf, mutual: bool) -> String {
         .with_single_cert(vec![certificate("server.crt")], key)
         .unwrap();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let (acceptor, listener) = (
-        TlsAcceptor::from(Arc::new(config)),
-        TcpListener::bind("127.0.0.1:0").await.unwrap(),
-    );
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let relay = async move |stream: TcpStream, acceptor: TlsAcceptor, admin: PathBuf| {
         let Ok(mut caller) = acceptor.accept(stream).await else {
@@ -415,15 +414,11 @@ async fn all_three_ask_over_tls_and_mutual_tls() {
     authority.sign("server", "127.0.0.1");
     authority.sign("client", "client.test");
     let socket = fixture.folder.path().join("admin.sock");
-    let (tls, mtls) = (
-        proxy(&authority, socket.clone(), false).await,
-        proxy(&authority, socket, true).await,
-    );
-    let (ca, cert, key) = (
-        authority.text("ca.crt"),
-        authority.text("client.crt"),
-        authority.text("client.key"),
-    );
+    let tls = proxy(&authority, socket.clone(), false).await;
+    let mtls = proxy(&authority, socket, true).await;
+    let ca = authority.text("ca.crt");
+    let cert = authority.text("client.crt");
+    let key = authority.text("client.key");
     let asks = move || {
         for (command, code) in [("explain", 0), ("reset", 1), ("refund", 1)] {
             let ask = |admin: &str, more: &[&str]| {

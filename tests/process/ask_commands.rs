@@ -390,11 +390,9 @@ fn both_ask_over_unix_sockets_tls_and_mutual_tls() {
     authority.sign("server", "tollgate.test");
     authority.sign("client", "client.test");
     let socket = authority.text("s.sock");
-    let (ca, cert, key) = (
-        authority.text("ca.crt"),
-        authority.text("client.crt"),
-        authority.text("client.key"),
-    );
+    let ca = authority.text("ca.crt");
+    let cert = authority.text("client.crt");
+    let key = authority.text("client.key");
     let pair = format!(
         "cert_file: {}, key_file: {}",
         authority.text("server.crt"),

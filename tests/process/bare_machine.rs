@@ -47,10 +47,8 @@ fn refused(machine: &tempfile::TempDir) -> (String, String) {
         stdout,
         stderr,
     } = run.output().unwrap();
-    let (said, why) = (
-        String::from_utf8(stdout).unwrap(),
-        String::from_utf8(stderr).unwrap(),
-    );
+    let said = String::from_utf8(stdout).unwrap();
+    let why = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(1), "{said}{why}");
     assert!(
         !machine.path().join("target").exists(),

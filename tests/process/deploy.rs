@@ -211,9 +211,11 @@ fn the_kustomization_is_what_the_chart_renders() {
 async fn the_probes_work_where_calls_are_encrypted() {
     let values = "{ store: { url: 'memory:' }, replicas: 1, tls: { secretName: t, requireClientCertificate: true } }";
     let text = render(values).unwrap();
-    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
     authority.sign("tls", "localhost");
-    let (files, place) = (authority.text(""), folder.path().to_str().unwrap());
+    let files = authority.text("");
+    let place = folder.path().to_str().unwrap();
     let moved = |text: &str| {
         text.replace("/run/secrets/tollgate/tls", &files)
             .replace("/run/tollgate", place)

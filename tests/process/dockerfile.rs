@@ -47,7 +47,8 @@ fn plain(path: &Path) -> PathBuf {
 
 #[test]
 fn all_that_the_program_includes_is_copied() {
-    let (copied, sent) = (copied(), sent());
+    let copied = copied();
+    let sent = sent();
     assert!(
         copied
             .iter()

@@ -113,10 +113,8 @@ impl Client {
             .env("PORT", "0")
             .spawn()
             .unwrap();
-        let (log, output) = (
-            Arc::new(Mutex::new(Vec::new())),
-            child.stdout.take().unwrap(),
-        );
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let output = child.stdout.take().unwrap();
         let lines = log.clone();
         std::thread::spawn(move || {
             BufReader::new(output)

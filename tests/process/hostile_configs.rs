@@ -66,16 +66,15 @@ fn hostile_configs_end_no_check_and_each_error_says_where_it_is() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();
-    let (mut valid, mut slowest) = (0, (Duration::ZERO, ""));
+    let mut valid = 0;
+    let mut slowest = (Duration::ZERO, "");
     for seed in 0..SEEDS {
         let hostile = hostile(seed);
         let started = Instant::now();
         let output = judged(&hostile, &folder.path().join("config.yaml"), &taken);
         slowest = slowest.max((started.elapsed(), hostile.kind));
-        let (kind, said) = (
-            hostile.kind,
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        );
+        let kind = hostile.kind;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let begin: String = said.chars().take(2_000).collect();
         // A process that a signal ended has no code. One that panicked has 101.
         assert!(
@@ -178,8 +177,10 @@ async fn config_hash(client: &mut Client) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_configs_end_no_server_and_the_old_plans_stay() {
     let mut live = Live::start("");
-    let (mut client, mut admin) = (live.server.client().await, live.admin().await);
-    let (mut refused, mut slowest) = (0, (Duration::ZERO, ""));
+    let mut client = live.server.client().await;
+    let mut admin = live.admin().await;
+    let mut refused = 0;
+    let mut slowest = (Duration::ZERO, "");
     for seed in 0..SEEDS {
         let Hostile { kind, bytes, .. } = hostile(seed);
         let before = config_hash(&mut client).await;
@@ -280,7 +281,8 @@ fn a_pipe_in_the_place_of_any_file_ends_the_start_with_2_and_keeps_nothing_waiti
 
 #[test]
 fn a_config_that_becomes_a_pipe_keeps_the_plans_and_is_taken_up_when_it_is_a_file_again() {
-    let (mut live, runtime) = (Live::start(""), tokio::runtime::Runtime::new().unwrap());
+    let mut live = Live::start("");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     for round in 1..=2 {
         live.replace(pipe);
         live.wait_for("failure", f64::from(round));

@@ -83,10 +83,8 @@ impl Container {
     }
 
     fn buildah(&self, command: &str) -> Command {
-        let (storage, state) = (
-            self.folder.path().join("root"),
-            self.folder.path().join("run"),
-        );
+        let storage = self.folder.path().join("root");
+        let state = self.folder.path().join("run");
         let mut buildah = Command::new("buildah");
         buildah
             .arg("--root")
@@ -145,7 +143,8 @@ struct Running {
 impl Running {
     /// Waits until the process that this child becomes, or starts, serves at `port`.
     async fn wait(child: Child, port: u16) -> Self {
-        let (started, mut child) = (Instant::now(), Guarded(child));
+        let started = Instant::now();
+        let mut child = Guarded(child);
         loop {
             let ended = child.0.try_wait().unwrap();
             assert!(
@@ -216,7 +215,8 @@ fn process_of(port: u16) -> Option<u32> {
 
 #[tokio::test]
 async fn the_image_runs_as_nobody_on_a_read_only_root_and_stops_by_sigterm() {
-    let (program, folder) = (program(), tempfile::tempdir().unwrap());
+    let program = program();
+    let folder = tempfile::tempdir().unwrap();
     add_libraries(program.path());
     let archive = folder.path().join("image.tar");
     make(program.path(), &archive);
@@ -271,7 +271,8 @@ async fn the_image_runs_as_nobody_on_a_read_only_root_and_stops_by_sigterm() {
 
 #[test]
 fn the_same_folder_makes_the_same_image() {
-    let (content, archives) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let content = tempfile::tempdir().unwrap();
+    let archives = tempfile::tempdir().unwrap();
     let archive = |name: &str| {
         // With another time than before.
         std::fs::write(content.path().join("tollgate"), "a program").unwrap();

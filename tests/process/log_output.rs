@@ -72,7 +72,8 @@ impl Unread {
 
     /// Makes the server log until the pipe and its queue are full and lines are dropped.
     async fn overflow(&self) {
-        let (mut client, started) = (self.client().await, Instant::now());
+        let mut client = self.client().await;
+        let started = Instant::now();
         while self.dropped() == 0.0 {
             assert!(started.elapsed() < PATIENCE, "the log never overflows");
             for _ in 0..100 {
@@ -138,7 +139,8 @@ async fn a_log_that_is_read_again_tells_how_much_is_missing_and_how_it_ended() {
         }
         lines
     });
-    let (before, started) = (unread.dropped(), Instant::now());
+    let before = unread.dropped();
+    let started = Instant::now();
     // Goes on until the report is logged, which takes a moment: the waiting lines come first.
     let mut client = unread.client().await;
     while started.elapsed() < Duration::from_secs(1) {

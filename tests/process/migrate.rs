@@ -115,10 +115,8 @@ fn a_folder_of_files_becomes_one_config() {
         )
     };
     let converted = convert();
-    let (yaml, said) = (
-        String::from_utf8(converted.stdout).unwrap(),
-        String::from_utf8(converted.stderr).unwrap(),
-    );
+    let yaml = String::from_utf8(converted.stdout).unwrap();
+    let said = String::from_utf8(converted.stderr).unwrap();
     assert!(
         converted.status.success() && run(&["check", "-"], &yaml).status.success(),
         "{said}{yaml}"

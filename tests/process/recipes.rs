@@ -87,7 +87,8 @@ fn the_filter_of_istio_is_that_of_envoy() {
         [Some("HTTP_FILTER"), Some("VIRTUAL_HOST")]
     );
     assert_eq!(filter["patch"]["operation"].as_str(), Some("INSERT_BEFORE"));
-    let (of_istio, of_envoy) = (&filter["patch"]["value"], envoy_filter());
+    let of_istio = &filter["patch"]["value"];
+    let of_envoy = envoy_filter();
     assert_eq!(of_istio["name"], of_envoy["name"]);
     let [of_istio, of_envoy] =
         [of_istio, &of_envoy].map(|filter| filter["typed_config"].as_hash().unwrap());
@@ -229,7 +230,8 @@ fn what_traefik_and_apisix_ask_is_answered_with_every_field_that_they_pass_on() 
     let config = config_in_comment("deploy/traefik/tollgate.yaml", "check: {")
         .replace("10.0.0.0/8", "127.0.0.0/8");
     let traefik = document("deploy/traefik/tollgate.yaml");
-    let (http, router) = (&traefik["http"], &traefik["http"]["routers"]["application"]);
+    let http = &traefik["http"];
+    let router = &http["routers"]["application"];
     let middleware = texts(&router["middlewares"])[0];
     assert!(!http["services"][router["service"].as_str().unwrap()].is_badvalue());
     let forward = &http["middlewares"][middleware]["forwardAuth"];

@@ -40,7 +40,8 @@ impl Live {
 
     async fn start_in(folder: tempfile::TempDir, flags: &[&str]) -> Self {
         let server = Server::start_on(&folder.path().join("config.yaml"), flags);
-        let (client, http) = (server.client().await, server.http());
+        let client = server.client().await;
+        let http = server.http();
         Self {
             folder,
             server,

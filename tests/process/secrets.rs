@@ -211,7 +211,8 @@ fn fault_28_a_report_on_a_config_reveals_no_secret() {
         )
         .unwrap();
         for url in ["redis://127.0.0.1:1", "rediss://127.0.0.1:1"] {
-            let (url, mut serve) = (format!("store.url={url}"), tollgate());
+            let url = format!("store.url={url}");
+            let mut serve = tollgate();
             serve.args([
                 "--set", &url, "--set", &flags[0], "--set", &flags[1], "--set", &flags[2],
             ]);

@@ -197,7 +197,8 @@ fn modules_depend_one_way() {
         "telemetry",
     ];
     for (module, later) in rows {
-        let (folder, file) = (format!("src/{module}/"), format!("src/{module}.rs"));
+        let folder = format!("src/{module}/");
+        let file = format!("src/{module}.rs");
         let (of_crate, _) = module.split_once('/').unwrap();
         let of_module = sources(&format!("src/{of_crate}"), &["rs"])
             .into_iter()
@@ -340,10 +341,8 @@ fn no_code_unwraps_and_every_lint_exception_has_a_reason() {
 /// A mutant that changes nothing any more shows nothing. They are built and run by hand.
 #[test]
 fn every_mutant_of_the_checker_still_changes_the_sources() {
-    let (root, copy) = (
-        Path::new(env!("CARGO_MANIFEST_DIR")),
-        tempfile::tempdir().unwrap(),
-    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let copy = tempfile::tempdir().unwrap();
     let mut mutants = std::process::Command::new(root.join("tests/mutants"));
     let output = mutants
         .env("MUTANTS_CHECK", "yes")

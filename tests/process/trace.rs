@@ -49,10 +49,8 @@ impl Collector {
     /// Starts one; it, and its address.
     async fn start() -> (Self, String) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (collector, address) = (
-            Self::default(),
-            format!("http://{}", listener.local_addr().unwrap()),
-        );
+        let collector = Self::default();
+        let address = format!("http://{}", listener.local_addr().unwrap());
         let serving = tonic::transport::Server::builder()
             .add_service(TraceServiceServer::new(collector.clone()));
         tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));

@@ -49,7 +49,8 @@ fn more_seeds_break_no_promise() {
         return run(seed);
     }
     if let Some(minutes) = number("TOLLGATE_CHECKER_MINUTES") {
-        let (began, first) = (Instant::now(), load::now_us() / 1_000_000);
+        let began = Instant::now();
+        let first = load::now_us() / 1_000_000;
         return (first..)
             .take_while(|_| began.elapsed() < Duration::from_secs(60 * minutes))
             .for_each(run);

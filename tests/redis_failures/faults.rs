@@ -266,10 +266,8 @@ async fn a_charge_that_redis_does_not_write_is_an_error_of_its_key_alone() {
     // Each lets five pass at once. A unit of the bucket takes half a minute: far less than an eighth of the window, and far more
     // than this test.
     for (quota, algorithm) in [(5, FIXED), (5, COUNTER), (1_000_000, BUCKET)] {
-        let (whole, half) = (
-            limit(quota, YEAR, algorithm),
-            limit(quota, YEAR / 2, algorithm),
-        );
+        let whole = limit(quota, YEAR, algorithm);
+        let half = limit(quota, YEAR / 2, algorithm);
         for plan in [plan(vec![whole.clone()]), plan(vec![whole, half])] {
             let before = redis.ran("setrange");
             redis.cli(&["FLUSHALL"]);
@@ -333,7 +331,8 @@ async fn a_flood_of_batches_on_a_healthy_redis_opens_no_limit() {
         outcome_and_decider(&mut client, "beside", "allow").await,
         (Outcome::Allowed, DecidedBy::Store)
     );
-    let (mut allowed, mut refused) = (0, 0);
+    let mut allowed = 0;
+    let mut refused = 0;
     for batch in batches {
         for result in batch.await.unwrap().unwrap().into_inner().results {
             match result.result.unwrap() {

@@ -51,7 +51,8 @@ const REPLICAS: usize = 4;
 /// what Redis alone grants. Those that are cut off stay ready, since they answer, and tell it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_33_half_of_the_replicas_without_redis_pass_no_more_than_their_shares() {
-    let (island, plans) = (Island::make(), shared_plan());
+    let island = Island::make();
+    let plans = shared_plan();
     let redis = Redis::start_on(&island);
     let urls = [redis.url_at(&island.addresses[1]), redis.url()];
     let replicas: Vec<Server> = (0..REPLICAS)

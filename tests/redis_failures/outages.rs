@@ -120,10 +120,12 @@ async fn fault_15_a_swallowed_connection_is_replaced_and_none_is_left_behind() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
     let (_server, load) = server_under_load(&proxy.url()).await;
-    let (began, before) = (Instant::now(), proxy.accepted());
+    let began = Instant::now();
+    let before = proxy.accepted();
     proxy.swallow();
     let ended = pass(Duration::from_secs(3)).await;
-    let (tried, open) = (proxy.accepted() - before, proxy.open());
+    let tried = proxy.accepted() - before;
+    let open = proxy.open();
     proxy.let_through();
     pass(Duration::from_secs(5)).await;
     judge("connections swallowed", &load.stop().await, began, ended);
@@ -145,7 +147,8 @@ async fn fault_03_redis_slower_than_the_deadline_is_not_waited_for() {
     let proxy = Proxy::before(redis.port);
     let (server, load) = server_under_load(&proxy.url()).await;
     let opened = |server: &Server| server.log().matches("store out of reach").count();
-    let (began, before) = (Instant::now(), opened(&server));
+    let began = Instant::now();
+    let before = opened(&server);
     // Connecting takes some round trips: all of them fit into what a probe is given, and its decision is late.
     proxy.delay(Duration::from_millis(30));
     let ended = pass(Duration::from_secs(3)).await;
@@ -207,7 +210,8 @@ async fn an_outage_is_two_lines_that_tell_how_long_and_how_many() {
     redis.signal("CONT");
     wait_for_lines(&server, "store out of reach", 1).await;
     let line = wait_for_lines(&server, "store connected", 2).await;
-    let (out_ms, undecided) = (number(&line, "out_ms"), number(&line, "undecided"));
+    let out_ms = number(&line, "out_ms");
+    let undecided = number(&line, "undecided");
     println!("{by_policy} by policy; {line}");
     assert!((500..20_000).contains(&out_ms), "{line}");
     // Of the five whose time-outs open it, the last is the first that is counted; some come before the log line.
@@ -310,7 +314,8 @@ async fn fault_52_a_distant_redis_also_decides_requests_that_come_during_a_call(
     healthy(&server).await;
     proxy.delay(Duration::from_millis(400));
     let client = server.client().await;
-    let (mut calls, mut by_policy) = (Vec::new(), 0);
+    let mut calls = Vec::new();
+    let mut by_policy = 0;
     for call in 0..60 {
         let mut client = client.clone();
         calls.push(tokio::spawn(async move {
@@ -361,8 +366,10 @@ async fn a_refund_under_way_holds_up_no_decision() {
     let store = RedisStore::connect(&redis.url(), DEADLINE).unwrap();
     assert!(store.connected(Duration::from_secs(10)).await);
     let plan = plan(vec![limit(10, Duration::from_secs(3600), FIXED)]);
-    let (charge, refund) = (ask(&plan, "k", 1), refund(&plan, "k", 1));
-    let (operator, started) = (store.clone(), Instant::now());
+    let charge = ask(&plan, "k", 1);
+    let refund = refund(&plan, "k", 1);
+    let operator = store.clone();
+    let started = Instant::now();
     redis.signal("STOP");
     let refund = tokio::spawn(async move {
         operator

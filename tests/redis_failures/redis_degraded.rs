@@ -242,10 +242,8 @@ async fn fault_32_many_replicas_come_back_to_redis_without_a_rush() {
     let connections = statistics
         .lines()
         .find_map(|line| line.strip_prefix("total_connections_received:"));
-    let (connections, loads): (u64, _) = (
-        connections.unwrap().trim().parse().unwrap(),
-        redis.ran("script|load"),
-    );
+    let connections: u64 = connections.unwrap().trim().parse().unwrap();
+    let loads = redis.ran("script|load");
     println!(
         "{REPLICAS} replicas on Redis within {took:?} of its return: {connections} connections, {loads} scripts loaded"
     );

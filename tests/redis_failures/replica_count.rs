@@ -130,7 +130,8 @@ async fn fault_60_answers_that_come_late_are_shared_as_in_an_outage() {
             })
         })
         .collect();
-    let (mut local, mut others) = (0, 0);
+    let mut local = 0;
+    let mut others = 0;
     for call in calls {
         match call.await.unwrap() {
             (DecidedBy::LocalFallback, true) => local += 1,
@@ -228,9 +229,11 @@ async fn replicas_cost_redis_about_a_command_a_second_each() {
     let redis = Redis::start();
     let replicas = start_replicas(3, &redis.url());
     wait_until_all_see(&replicas, 3).await;
-    let (started, before) = (Instant::now(), redis.ran("zadd"));
+    let started = Instant::now();
+    let before = redis.ran("zadd");
     tokio::time::sleep(5 * ANNOUNCED_EVERY).await;
-    let (announced, seconds) = (redis.ran("zadd") - before, started.elapsed().as_secs_f64());
+    let announced = redis.ran("zadd") - before;
+    let seconds = started.elapsed().as_secs_f64();
     println!("3 replicas announced themselves {announced} times in {seconds:.1} s");
     // The first announcements come faster, and every pause may be a tenth shorter.
     assert!(

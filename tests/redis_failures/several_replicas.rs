@@ -70,14 +70,13 @@ async fn storm(
     let left = Arc::new(AtomicU64::new(CALLS));
     let callers: Vec<_> = (0..IN_FLIGHT)
         .map(|caller| {
-            let (mut client, left, done) = (
-                clients[caller % CONNECTIONS].clone(),
-                left.clone(),
-                done.clone(),
-            );
+            let mut client = clients[caller % CONNECTIONS].clone();
+            let left = left.clone();
+            let done = done.clone();
             let request = request(key, plan, None);
             tokio::spawn(async move {
-                let (mut allowed, mut errors) = (0, Vec::new());
+                let mut allowed = 0;
+                let mut errors = Vec::new();
                 while left
                     .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
                         left.checked_sub(1)
@@ -94,7 +93,8 @@ async fn storm(
             })
         })
         .collect();
-    let (mut allowed, mut errors) = (0, Vec::new());
+    let mut allowed = 0;
+    let mut errors = Vec::new();
     for caller in callers {
         let (more, failed) = caller.await.unwrap();
         allowed += more;
@@ -126,7 +126,8 @@ async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_
         let clients = deployment.clients().await;
         let done = Arc::new(AtomicU64::new(0));
         let storm = {
-            let (clients, done) = (clients.clone(), done.clone());
+            let clients = clients.clone();
+            let done = done.clone();
             tokio::spawn(async move { storm(&clients, "one key", plan, done).await })
         };
         // The replica is killed before the quota is used up. A unit that the kill lost or granted twice then shows in the total.
@@ -167,10 +168,8 @@ async fn ten_at_once_over_three_replicas_on_a_limit_of_five_let_five_pass_a_hund
     for round in 0..100 {
         let calls: Vec<_> = (0..10)
             .map(|caller| {
-                let (mut client, request) = (
-                    clients[caller % CONNECTIONS].clone(),
-                    request(&format!("raced {round}"), "five", None),
-                );
+                let mut client = clients[caller % CONNECTIONS].clone();
+                let request = request(&format!("raced {round}"), "five", None);
                 tokio::spawn(async move {
                     client
                         .should_allow(request)

@@ -38,8 +38,10 @@ struct Beside {
 
 impl Beside {
     async fn start(server: &Server) -> Self {
-        let (stop, calls) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (mut client, asking) = (server.client().await, (stop.clone(), calls.clone()));
+        let stop = Arc::<AtomicBool>::default();
+        let calls = Arc::<AtomicU64>::default();
+        let mut client = server.client().await;
+        let asking = (stop.clone(), calls.clone());
         let asking = tokio::spawn(async move {
             let mut slowest = Duration::ZERO;
             while !asking.0.load(Ordering::SeqCst) {
@@ -60,7 +62,8 @@ impl Beside {
 
     /// Waits for a few more answers, so that there were some whatever was done meanwhile.
     async fn stop(self, what: &str) {
-        let (seen, started) = (self.calls.load(Ordering::SeqCst), Instant::now());
+        let seen = self.calls.load(Ordering::SeqCst);
+        let started = Instant::now();
         while self.calls.load(Ordering::SeqCst) < seen + 10 {
             assert!(
                 started.elapsed() < PATIENCE && !self.asking.is_finished(),
@@ -85,7 +88,8 @@ async fn attack(
 ) -> End {
     let server = Server::start(PLANS, &["--set", "workers=1"]);
     let beside = Beside::start(&server).await;
-    let (address, before) = (server.address.clone(), server.memory_kb("VmRSS"));
+    let address = server.address.clone();
+    let before = server.memory_kb("VmRSS");
     let (end, raw) = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::connect(&address, settings);
         raw.0.set_write_timeout(Some(QUIET)).unwrap();
@@ -226,7 +230,9 @@ fn besiege(address: &str, connections: usize, calls: u32) -> Vec<Raw> {
 
 /// Waits until the server has dealt with all that was sent to it: its count of refused calls stands still. That count.
 async fn refused_in_the_end(server: &Server) -> f64 {
-    let (started, mut refused, mut unchanged) = (Instant::now(), 0.0, 0);
+    let started = Instant::now();
+    let mut refused = 0.0;
+    let mut unchanged = 0;
     while unchanged < 10 {
         assert!(
             started.elapsed() < PATIENCE,
@@ -256,7 +262,8 @@ async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
     assert!(!services(channel.clone()).await.is_empty());
     let mut reflection = ServerReflectionClient::new(channel);
     assert!(decide(&mut early, "k", "p").await.allowed);
-    let (address, before) = (server.address.clone(), server.memory_kb("VmRSS"));
+    let address = server.address.clone();
+    let before = server.memory_kb("VmRSS");
     let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 500, 256))
         .await
         .unwrap();
@@ -277,7 +284,8 @@ async fn fault_23_a_flood_of_connections_and_calls_is_bounded_and_refused() {
     let mut health = HealthClient::new(channel_to(&server.address).await);
     assert!(health.check(HealthCheckRequest::default()).await.is_ok());
     // Who takes more than a share itself is refused, at once, and told when to come again.
-    let (mut open, mut refused) = (Vec::new(), None);
+    let mut open = Vec::new();
+    let mut refused = None;
     while refused.is_none() {
         match reflection
             .server_reflection_info(tokio_stream::pending())
@@ -316,7 +324,8 @@ async fn fault_23_a_connection_that_ignores_its_refusal_is_closed() {
         PLANS,
         &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
     );
-    let (address, other) = (server.address.clone(), server.address.clone());
+    let address = server.address.clone();
+    let other = server.address.clone();
     let besiegers = tokio::task::spawn_blocking(move || besiege(&address, 300, 256))
         .await
         .unwrap();

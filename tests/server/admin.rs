@@ -344,10 +344,8 @@ async fn every_admin_call_that_changes_something_is_logged_and_counted_without_i
         .await
         .unwrap_err();
     fixture.admin.reset(reset("", "trial")).await.unwrap_err();
-    let (lines, log) = (
-        wait_for_lines(&fixture.server, "admin call", 4),
-        fixture.server.log(),
-    );
+    let lines = wait_for_lines(&fixture.server, "admin call", 4);
+    let log = fixture.server.log();
     assert_eq!(lines.len(), 4, "{lines:?}");
     for (line, words) in lines.iter().zip(WORDS_OF_LOGGED_CALLS) {
         assert!(words.iter().all(|words| line.contains(words)), "{log}");

@@ -65,10 +65,14 @@ fn short(state: &mut u64) -> String {
 
 /// One caller's calls, one after the other. Returns how many Redis decided, and for how many that was too late.
 async fn ask_with_short_deadlines(address: String, caller: usize, calls: usize) -> (usize, usize) {
-    let (mut client, mut state) = (untimed(&address).await, caller as u64);
-    let (mut decided, mut late, mut granted) = (0, 0, 0);
+    let mut client = untimed(&address).await;
+    let mut state = caller as u64;
+    let mut decided = 0;
+    let mut late = 0;
+    let mut granted = 0;
     for call in 0..calls {
-        let (plan, timeout) = (NAMES[call % 3], short(&mut state));
+        let plan = NAMES[call % 3];
+        let timeout = short(&mut state);
         let answer = client
             .should_allow(timed(
                 request(&format!("key {caller}"), plan, None),
@@ -98,7 +102,8 @@ async fn fault_50_ten_thousand_short_deadlines_at_a_healthy_redis_get_no_answer_
         tokio::spawn(ask_with_short_deadlines(address, caller, 10_000 / CALLERS))
     });
     let callers: Vec<_> = callers.collect();
-    let (mut decided, mut late) = (0, 0);
+    let mut decided = 0;
+    let mut late = 0;
     for caller in callers {
         let (more, later): (usize, usize) = caller.await.unwrap();
         (decided, late) = (decided + more, late + later);
@@ -192,7 +197,9 @@ async fn a_dead_redis_is_found_out_by_callers_with_short_deadlines_and_then_poli
     server.wait_until_decided_by(DecidedBy::Store, "deny").await;
     let mut client = untimed(&server.address).await;
     redis.signal("STOP");
-    let (began, mut late, mut key) = (Instant::now(), 0, 0);
+    let began = Instant::now();
+    let mut late = 0;
+    let mut key = 0;
     let by = loop {
         key += 1;
         match client

@@ -219,7 +219,8 @@ async fn connections_go_away_when_they_are_old_and_every_call_that_was_taken_is_
     assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
     drop(asks);
     let started = Instant::now();
-    let (mut answered, mut unsent) = (0.0, 0);
+    let mut answered = 0.0;
+    let mut unsent = 0;
     while started.elapsed() < Duration::from_secs(3) {
         match client.should_allow(request("k", "p", None)).await {
             Ok(_) => answered += 1.0,
@@ -265,7 +266,8 @@ async fn call_on(
 
 impl Load {
     async fn on(address: &str) -> Self {
-        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let stop = Arc::<AtomicBool>::default();
+        let answered = Arc::<AtomicU64>::default();
         let mut callers = Vec::new();
         for caller in 0..4 {
             let client = Client::new(channel_to(address).await);
@@ -288,7 +290,8 @@ impl Load {
 
     /// Waits until so many more were answered.
     async fn go_on(&self, more: u64) {
-        let (begun, started) = (self.answered.load(Ordering::SeqCst), Instant::now());
+        let begun = self.answered.load(Ordering::SeqCst);
+        let started = Instant::now();
         while self.answered.load(Ordering::SeqCst) < begun + more {
             assert!(started.elapsed() < PATIENCE, "calls hang");
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -61,7 +61,8 @@ struct Deployment {
 impl Deployment {
     /// Replicas that wait so long for Redis, and an Envoy that waits so long for them.
     async fn start(store_deadline: &str, timeout: &str) -> Self {
-        let (redis, deadline) = (Redis::start(), format!("store.deadline={store_deadline}"));
+        let redis = Redis::start();
+        let deadline = format!("store.deadline={store_deadline}");
         let replicas: Vec<Server> = (0..2)
             .map(|_| Server::start(CONFIG, &["--store", &redis.url(), "--set", &deadline]))
             .collect();
@@ -106,9 +107,11 @@ impl Deployment {
 
     /// Stops Redis for five seconds of seven, in which all callers ask. Returns how many requests passed.
     fn stop_redis_under_load(&self) -> u64 {
-        let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+        let stop = AtomicBool::new(false);
+        let answered = AtomicU64::new(0);
         let wait = |seconds: u64, what: &str| {
-            let (before, began) = (answered.load(Ordering::Relaxed), Instant::now());
+            let before = answered.load(Ordering::Relaxed);
+            let began = Instant::now();
             std::thread::sleep(Duration::from_secs(seconds));
             let rate =
                 (answered.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64();
@@ -381,7 +384,8 @@ const PACE: Duration = Duration::from_millis(20);
 /// The replicas decide every request in time: by Redis before and after, and by policy meanwhile.
 async fn assert_replicas_decide_while_redis_stops(timeout: &str) {
     let deployment = Deployment::start("25ms", timeout).await;
-    let (answered, envoy) = (deployment.stop_redis_under_load(), &deployment.envoy);
+    let answered = deployment.stop_redis_under_load();
+    let envoy = &deployment.envoy;
     let [ok, error, open] = ["ok", "error", "failure_mode_allowed"].map(|how| envoy.limited(how));
     let [store, local] = ["store", "local_fallback"].map(|decider| deployment.passed_by(decider));
     println!(

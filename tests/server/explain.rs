@@ -61,10 +61,8 @@ fn assert_releases_end_at_the_quota(limits: &[pb::LimitExplanation]) {
             units.last() == Some(&most) && units.len() <= points,
             "{name}: {units:?}"
         );
-        let (first, last) = (
-            seconds(&limit.releases[0]),
-            seconds(limit.releases.last().unwrap()),
-        );
+        let first = seconds(&limit.releases[0]);
+        let last = seconds(limit.releases.last().unwrap());
         assert!(0.0 < first && first <= last, "{name}: {first} {last}");
     }
 }

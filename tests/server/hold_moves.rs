@@ -172,7 +172,8 @@ async fn are_reset_under_the_plan_that_decides(mut acme: Acme) {
     acme.lead("free", "trial").await;
     acme.reserve("a", 4).await.unwrap();
     assert_eq!(acme.remaining("free").await, Some(6));
-    let (key, plan) = ("acme".to_owned(), "free".to_owned());
+    let key = "acme".to_owned();
+    let plan = "free".to_owned();
     let refund = pb::RefundRequest {
         key: key.clone(),
         plan: plan.clone(),

@@ -371,7 +371,8 @@ async fn a_stream_has_a_thousand_holds_and_the_next_reserve_is_refused() {
     let mut held = 0;
     for some in 0..10 {
         for one in 0..100 {
-            let (key, id) = (format!("key {some}"), format!("{some} {one}"));
+            let key = format!("key {some}");
+            let id = format!("{some} {one}");
             let asked = reserve("many", &key, &id);
             stream.send(hold_request::Call::Reserve(asked)).await;
         }

@@ -64,7 +64,8 @@ async fn ask_in_a_flood(description: &mut Description) {
             "workers=1",
         ],
     );
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     // Redis has answered, so that the server takes it for busy and not for gone.
     assert_eq!(
         decide(&mut client, "a", "two").await.decided_by(),
@@ -72,7 +73,8 @@ async fn ask_in_a_flood(description: &mut Description) {
     );
     redis.signal("STOP");
     for requests in [1_000, 1_000, 1_000, 1_000, REQUESTS_WAITING_MAX - 4_000] {
-        let (mut client, requests) = (client.clone(), vec![request("a", "two", None); requests]);
+        let mut client = client.clone();
+        let requests = vec![request("a", "two", None); requests];
         tokio::spawn(async move {
             client
                 .should_allow_batch(ShouldAllowBatchRequest { requests })
@@ -297,7 +299,8 @@ async fn everything_that_is_answered_is_described_and_everything_that_is_describ
     ask_for_subjects(&mut description);
     fill_the_store(&mut description);
     ask_in_a_flood(&mut description).await;
-    let (described, seen) = (description.described(), &description.seen);
+    let described = description.described();
+    let seen = &description.seen;
     assert!(described.len() > 120, "{described:?}");
     let of_redis = |name: &&String| OF_REDIS.iter().any(|redis| name.starts_with(redis));
     let missing = described.difference(seen);

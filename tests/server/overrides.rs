@@ -135,7 +135,8 @@ async fn a_change_by_any_replica_is_in_force_on_all_of_them() {
     let mut replicas = replicas(&redis.url()).await;
     let changes = std::env::var("TOLLGATE_OVERRIDE_CHANGES");
     let changes = changes.map_or(CHANGES, |text| text.parse().unwrap());
-    let (mut random, mut slowest) = (Random(12), Duration::ZERO);
+    let mut random = Random(12);
+    let mut slowest = Duration::ZERO;
     for change in 0..changes {
         let by = usize::try_from(random.below(3)).unwrap();
         let key = format!("k{}", random.below(8));
@@ -181,10 +182,8 @@ async fn a_change_by_any_replica_is_in_force_on_all_of_them() {
 async fn a_connection_that_only_reads_overrides_is_replaced_when_a_device_forgets_it() {
     let redis = Redis::start();
     let proxy = Proxy::before(redis.port);
-    let (mut far, mut near) = (
-        replica_on(CONFIG, &proxy.url()).await,
-        replica_on(CONFIG, &redis.url()).await,
-    );
+    let mut far = replica_on(CONFIG, &proxy.url()).await;
+    let mut near = replica_on(CONFIG, &redis.url()).await;
     set(&mut near, entry("k", 50)).await.unwrap();
     until_quota(&mut far, "k", 50).await;
     proxy.swallow();
@@ -319,7 +318,8 @@ async fn after_a_failover_the_last_set_holds_and_all_replicas_agree() {
         assert_eq!(quota_of(replica, "k").await, 300);
     }
     assert_ne!(watched.sentinels[0].master(), watched.servers[0].port);
-    let (mut next, began) = (None, Instant::now());
+    let mut next = None;
+    let began = Instant::now();
     while next.is_none() {
         assert!(began.elapsed() < PATIENCE);
         next = set(&mut replicas[2], entry("k", 500)).await.ok();

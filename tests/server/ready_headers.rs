@@ -111,7 +111,8 @@ async fn on_a_stream(
 #[tokio::test]
 async fn an_allowed_call_gets_the_fields_of_the_check_endpoint_when_it_asks_for_them() {
     let server = Server::start(PLANS, &[]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for (plan, known) in [
         ("day", 2),
         ("two", 2),
@@ -142,7 +143,8 @@ async fn an_allowed_call_gets_the_fields_of_the_check_endpoint_when_it_asks_for_
 #[tokio::test]
 async fn a_denied_call_gets_the_fields_of_the_check_endpoint_with_retry_after() {
     let server = Server::start(PLANS, &[]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for (plan, first, cost, waits) in [
         ("day", 3, 3, true),
         ("two", 3, 2, true),

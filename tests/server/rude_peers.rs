@@ -191,7 +191,8 @@ impl Besieged {
             &config(plans),
             &["--set", "workers=1", "--set", "listen.http=127.0.0.1:0"],
         );
-        let (stop, pid) = (Arc::<AtomicBool>::default(), server.child.id());
+        let stop = Arc::<AtomicBool>::default();
+        let pid = server.child.id();
         let stopped = stop.clone();
         let peak = std::thread::spawn(move || {
             let mut peak = 0;
@@ -201,11 +202,10 @@ impl Besieged {
             }
             peak
         });
-        let (mut client, mut health) = (
-            server.client().await,
-            HealthClient::new(channel_to(&server.address).await),
-        );
-        let (stopped, rude) = (stop.clone(), Arc::<AtomicBool>::default());
+        let mut client = server.client().await;
+        let mut health = HealthClient::new(channel_to(&server.address).await);
+        let stopped = stop.clone();
+        let rude = Arc::<AtomicBool>::default();
         let measured = rude.clone();
         let asking = tokio::spawn(async move {
             let mut waits = Vec::new();
@@ -231,10 +231,13 @@ impl Besieged {
 
     /// Runs a round. Returns the peers, who are silent and hold their connections until they are told to stop.
     async fn suffer(&self, manners: Manners) -> (Arc<AtomicBool>, Vec<JoinHandle<()>>) {
-        let (stop, until) = (Arc::<AtomicBool>::default(), Instant::now() + ROUND);
+        let stop = Arc::<AtomicBool>::default();
+        let until = Instant::now() + ROUND;
         let addresses = (self.server.address.clone(), self.server.http());
         let peers = (0..manners.connections).map(|_| {
-            let (manners, addresses, stop) = (manners.clone(), addresses.clone(), stop.clone());
+            let manners = manners.clone();
+            let addresses = addresses.clone();
+            let stop = stop.clone();
             std::thread::spawn(move || peer(&manners, &addresses, until, &stop))
         });
         self.rude.store(true, Ordering::SeqCst);
@@ -364,7 +367,8 @@ async fn fault_23_a_list_of_9_999_plans_is_made_once() {
 async fn more() {
     let minutes =
         std::env::var("TOLLGATE_RUDE_MINUTES").map_or(10, |minutes| minutes.parse().unwrap());
-    let (started, first) = (Instant::now(), seed().unwrap_or(1_000));
+    let started = Instant::now();
+    let first = seed().unwrap_or(1_000);
     for seed in first.. {
         round(Manners::new(seed), seed % 10 == 0).await;
         if started.elapsed() > Duration::from_secs(60 * minutes) {

@@ -45,7 +45,8 @@ impl Pushing {
     /// Begins messages of a mebibyte each.
     fn begin(address: &str, streams: u32) -> Self {
         let mut raw = Raw::connect(address, &[]);
-        let (headers, mut pushed) = (frames::headers(BATCH), BTreeMap::new());
+        let headers = frames::headers(BATCH);
+        let mut pushed = BTreeMap::new();
         let announced = [&[0], &u32::try_from(MIB).unwrap().to_be_bytes()[..]].concat();
         for call in 0..streams {
             let stream = 2 * call + 1;
@@ -115,21 +116,20 @@ impl Pushing {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_are_announced_and_never_finished_take_64_mib_at_most() {
     let server = start();
-    let (address, before) = (server.address.clone(), server.memory_kb("VmRSS"));
+    let address = server.address.clone();
+    let before = server.memory_kb("VmRSS");
     let pushing = tokio::task::spawn_blocking(move || {
         let mut all: Vec<Pushing> = (0..4).map(|_| Pushing::begin(&address, 256)).collect();
         all.iter_mut().for_each(|pushing| pushing.push(256 << 10));
         all
     });
-    let (held, rss) = (
-        pushing
-            .await
-            .unwrap()
-            .iter()
-            .map(|pushing| pushing.held)
-            .sum::<usize>(),
-        server.memory_kb("VmHWM"),
-    );
+    let held = pushing
+        .await
+        .unwrap()
+        .iter()
+        .map(|pushing| pushing.held)
+        .sum::<usize>();
+    let rss = server.memory_kb("VmHWM");
     println!("{held} bytes of messages were held; {before} KiB before, {rss} KiB at most");
     assert!(
         held > 2 * MIB && rss < RSS_MAX_KB,
@@ -216,7 +216,8 @@ async fn refused(server: &Server) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_whose_request_does_not_end_leave_seats_to_others_and_end_in_time() {
     let server = start();
-    let (address, since) = (server.address.clone(), Instant::now());
+    let address = server.address.clone();
+    let since = Instant::now();
     let besiegers = tokio::task::spawn_blocking(move || {
         // More than a worker may hold, so that some are refused.
         let half = besiege(&address, 200, SHOULD_ALLOW, &[], Some(&ASK[..7]));
@@ -245,7 +246,8 @@ async fn calls_whose_request_does_not_end_leave_seats_to_others_and_end_in_time(
 async fn answers_that_are_not_read_leave_seats_to_others_and_are_dropped_in_time() {
     const INITIAL_WINDOW_SIZE: u16 = 4;
     let server = start();
-    let (address, since) = (server.address.clone(), Instant::now());
+    let address = server.address.clone();
+    let since = Instant::now();
     let besiegers = tokio::task::spawn_blocking(move || {
         besiege(
             &address,
@@ -275,7 +277,8 @@ async fn answers_that_are_not_read_leave_seats_to_others_and_are_dropped_in_time
 
 /// What comes until the end, which must be within a time that only a busy machine needs.
 fn read_to_the_end(stream: &mut TcpStream) -> (String, Duration) {
-    let (begun, mut text) = (Instant::now(), Vec::new());
+    let begun = Instant::now();
+    let mut text = Vec::new();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A reset is an end, too.
     let _ = stream.read_to_end(&mut text);

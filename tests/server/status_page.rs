@@ -88,7 +88,8 @@ fn the_page_is_for_reading_alone_and_no_other_site_may_use_it() {
         ("/status", "text/html; charset=utf-8"),
         ("/status/data", "application/json"),
     ] {
-        let (page, head) = (get(&http, path), ask(&http, "HEAD", path, &[]));
+        let page = get(&http, path);
+        let head = ask(&http, "HEAD", path, &[]);
         assert_eq!(
             (page.status, page.header("content-type")),
             (200, Some(media))
@@ -131,7 +132,8 @@ fn the_page_is_for_reading_alone_and_no_other_site_may_use_it() {
 #[tokio::test]
 async fn the_figures_tell_plans_decisions_store_and_changes() {
     let server = Server::start(PLANS, &[]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for _ in 0..3 {
         decide(&mut client, "alice", "login").await;
     }
@@ -186,7 +188,8 @@ async fn the_figures_and_the_page_tell_how_a_candidate_differs() {
         limits(3)
     );
     let server = Server::start(&config, &[]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for _ in 0..8 {
         assert!(
             decide(&mut client, "alice", "free").await.allowed,
@@ -242,7 +245,8 @@ fn the_figures_stay_small_with_ten_thousand_plans() {
 #[tokio::test]
 async fn a_key_is_explained_without_a_charge_and_only_to_this_page() {
     let server = Server::start(PLANS, &[]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for _ in 0..3 {
         decide(&mut client, "alice", "login").await;
     }
@@ -353,7 +357,8 @@ fn open(http: &str) -> Chromium {
 #[tokio::test]
 async fn nothing_is_hidden_in_a_key_that_is_shown_in_clear() {
     let (_folder, server) = with_token();
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for _ in 0..3 {
         decide(&mut client, "\u{202e}ecila\u{200b}", "login").await;
     }

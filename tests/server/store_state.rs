@@ -203,7 +203,8 @@ fn ready_without_redis(http: &str) -> Reply {
 async fn while_redis_is_stopped_page_top_log_and_readyz_say_so_first_and_in_the_same_words() {
     let mut redis = Redis::start();
     let (server, _folder) = start(&["--store", &redis.url()]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     let well = when(
         || get(&http, "/readyz"),
         |ready| ready.body == "ready\nRedis decides.\n",
@@ -320,7 +321,8 @@ async fn a_redis_that_refuses_is_not_said_to_decide() {
         PLANS,
         &["--store", &redis.url(), "--set", "store.deadline=10s"],
     );
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     when(
         || get(&http, "/readyz").body,
         |body| body.ends_with("Redis decides.\n"),
@@ -340,7 +342,8 @@ async fn a_redis_that_refuses_is_not_said_to_decide() {
         "is refused by Redis"
     );
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    let (again, began) = ("the store decides again", Instant::now());
+    let again = "the store decides again";
+    let began = Instant::now();
     while !server.log().contains(again) {
         assert!(began.elapsed() < PATIENCE, "{}", server.log());
         decide(&mut client, "alice", "login").await;

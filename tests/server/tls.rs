@@ -37,7 +37,8 @@ fn mutual(folder: &Folder, names: &str) -> String {
 
 #[tokio::test]
 async fn calls_over_tls_are_answered_and_plaintext_is_not() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     let server = serve(&authority, &folder, "");
     for versions in [&[&rustls::version::TLS12], &[&rustls::version::TLS13]] {
         let client = authority.client_of(None, versions, b"h2");
@@ -81,7 +82,8 @@ async fn calls_over_tls_are_answered_and_plaintext_is_not() {
 
 #[tokio::test]
 async fn http_is_encrypted_alike_and_single_addresses_and_sockets_may_stay_plain() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     folder.install(&authority.issue(&["localhost"], 2100));
     let socket = folder.path("s");
     let addresses = format!("plaintext:127.0.0.1:0,unix:{}?mode=0660", socket.display());
@@ -144,7 +146,8 @@ async fn is_let_in(client: &TlsClient, server: &Server) -> bool {
 
 #[tokio::test]
 async fn mutual_tls_admits_only_clients_that_the_authority_signed() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     let server = serve(&authority, &folder, &mutual(&folder, ""));
     assert!(
         is_let_in(
@@ -174,7 +177,8 @@ async fn mutual_tls_admits_only_clients_that_the_authority_signed() {
 
 #[tokio::test]
 async fn of_those_it_signed_only_listed_names_are_let_in() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     let server = serve(
         &authority,
         &folder,
@@ -237,10 +241,8 @@ async fn assert_a_wrong_key_is_refused(
     trusting: &TlsClient,
 ) {
     let metric = |name: &str| Scrape::of(&server.http()).value(name);
-    let (before, other) = (
-        shown(trusting, &server.address).await,
-        authority.issue(&["localhost"], 2103),
-    );
+    let before = shown(trusting, &server.address).await;
+    let other = authority.issue(&["localhost"], 2103);
     folder.write("key.pem", &other.key);
     let started = Instant::now();
     while metric("tollgate_tls_reloads_total{result=\"failure\"}") < 1.0 {
@@ -259,18 +261,18 @@ async fn assert_a_wrong_key_is_refused(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     let server = serve(&authority, &folder, "");
     let trusting = authority.client(None);
-    let (stop, calls) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicU64::new(0));
     let mut callers = Vec::new();
     for _ in 0..4 {
         // Each over one connection, which would be made again without a word; so its count is looked at below.
         let mut client = trusting.connect(&server.address).await.unwrap();
-        let (stop, calls) = (stop.clone(), calls.clone());
+        let stop = stop.clone();
+        let calls = calls.clone();
         callers.push(tokio::spawn(async move {
             while !stop.load(Ordering::SeqCst) {
                 assert!(decide(&mut client, "k", "p").await.allowed);
@@ -304,7 +306,8 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
     for caller in callers {
         caller.await.unwrap();
     }
-    let (calls, open) = (calls.load(Ordering::SeqCst), metric("tollgate_connections"));
+    let calls = calls.load(Ordering::SeqCst);
+    let open = metric("tollgate_connections");
     println!("{calls} calls, none lost");
     assert!(
         calls > 100 && open <= 4.0 + 1.0,
@@ -315,7 +318,8 @@ async fn fault_22_a_certificate_is_replaced_under_load_and_no_call_is_lost() {
 /// The promise is 5 s for the handshake and the preface together.
 #[tokio::test]
 async fn fault_25_a_connection_without_a_timely_handshake_is_closed() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     let server = serve(&authority, &folder, "");
     let mut silent: Vec<TcpStream> = (0..200)
         .map(|_| TcpStream::connect(&server.address).unwrap())
@@ -366,7 +370,8 @@ async fn fault_25_a_connection_without_a_timely_handshake_is_closed() {
 
 #[tokio::test]
 async fn fault_28_no_tls_path_or_key_is_revealed() {
-    let (authority, folder) = (Authority::new(), Folder::new());
+    let authority = Authority::new();
+    let folder = Folder::new();
     let server = serve(&authority, &folder, "");
     let key = std::fs::read_to_string(folder.path("key.pem")).unwrap();
     folder.write("key.pem", "canary-of-a-key");
@@ -375,7 +380,8 @@ async fn fault_28_no_tls_path_or_key_is_revealed() {
         assert!(started.elapsed() < PATIENCE, "{}", server.log());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let (log, metrics) = (server.log(), Scrape::of(&server.http()).text);
+    let log = server.log();
+    let metrics = Scrape::of(&server.http()).text;
     let config = format!("{PLANS}listen: {{ {} }}\n", folder.section(", ca_file: x"));
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(file.path(), config).unwrap();

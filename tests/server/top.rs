@@ -167,10 +167,8 @@ async fn replicas_of_a_cluster_with_a_prefix_are_added_up() {
         "--set",
         "store.expected_replicas=2",
     ];
-    let (mut one, mut other) = (
-        AdminFixture::start(PLANS, &flags).await,
-        AdminFixture::start(PLANS, &flags).await,
-    );
+    let mut one = AdminFixture::start(PLANS, &flags).await;
+    let mut other = AdminFixture::start(PLANS, &flags).await;
     other
         .top_when("", TopBy::Cost, 1, |answer| answer.replicas == 2)
         .await;

@@ -90,7 +90,8 @@ impl Fixture {
     }
 
     async fn over(workers: usize, listener: Listener) -> Self {
-        let (asked, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let asked = Arc::new(Notify::new());
+        let go = Arc::new(Notify::new());
         let address = listener.address().to_string();
         let marks = (asked.clone(), go.clone());
         let service = move |worker| {
@@ -183,7 +184,8 @@ async fn connections_to_a_unix_socket_are_spread_alike() {
 #[tokio::test]
 async fn a_handler_that_panics_costs_its_call_and_nothing_else() {
     let fixture = Fixture::start(1, "127.0.0.1:0").await;
-    let (mut client, mut other) = (fixture.client().await, fixture.client().await);
+    let mut client = fixture.client().await;
+    let mut other = fixture.client().await;
     let waiting = {
         let mut client = client.clone();
         tokio::spawn(async move { client.should_allow(request("wait", "p", None)).await })
@@ -211,11 +213,9 @@ async fn a_handler_that_panics_costs_its_call_and_nothing_else() {
 #[tokio::test]
 async fn calls_under_way_are_answered_before_the_end_and_no_new_ones_taken() {
     let fixture = Fixture::start(2, "127.0.0.1:0").await;
-    let (address, asked, go) = (
-        fixture.address.clone(),
-        fixture.asked.clone(),
-        fixture.go.clone(),
-    );
+    let address = fixture.address.clone();
+    let asked = fixture.asked.clone();
+    let go = fixture.go.clone();
     let mut client = fixture.client().await;
     let waiting =
         tokio::spawn(async move { client.should_allow(request("wait", "p", None)).await });
@@ -269,10 +269,8 @@ async fn a_listener_that_listens_no_more_ends_the_server() {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap())
         .await
         .unwrap();
-    let (socket, address) = (
-        socket2::SockRef::from(&listener).try_clone().unwrap(),
-        listener.address().clone(),
-    );
+    let socket = socket2::SockRef::from(&listener).try_clone().unwrap();
+    let address = listener.address().clone();
     let fixture = Fixture::over(1, listener).await;
     assert_eq!(worker_of(&mut fixture.client().await).await, 0);
     socket.shutdown(std::net::Shutdown::Both).unwrap();

@@ -53,7 +53,8 @@ fn with_user(url: &str) -> String {
 
 /// Requests that make the script use all its commands: new keys, charges, denials, logs that are cut.
 async fn assert_everything_is_decided(server: &Server) {
-    let (mut client, started) = (server.client().await, Instant::now());
+    let mut client = server.client().await;
+    let started = Instant::now();
     for round in 0..60 {
         for plan in ["logs", "packed", "short"] {
             let answer = client

@@ -129,12 +129,14 @@ async fn the_first_denial_writes_thirteen_bytes_and_those_behind_it_write_nothin
             .parse::<u64>()
             .unwrap()
     };
-    let (before, expiry_ms) = (length(), stores.expires_in_ms());
+    let before = length();
+    let expiry_ms = stores.expires_in_ms();
     assert!(stores.decide(&ask).await.block(0).begins);
     assert_eq!(length(), before + 13);
     // The key stays until the block ends: 840 s after its window would have let it go.
     assert!(stores.expires_in_ms() >= expiry_ms + 800_000);
-    let (value, expiry_ms) = (stores.value(), stores.expires_in_ms());
+    let value = stores.value();
+    let expiry_ms = stores.expires_in_ms();
     for after_s in 1..900 {
         stores.at(after_s * S);
         let verdict = stores.decide(&ask).await;
@@ -237,10 +239,8 @@ fn a_block_outlives_its_window_in_an_embedded_store_that_is_full() {
 async fn fault_94_a_plan_without_block_does_not_look_and_finds_it_again_when_it_returns() {
     for algorithm in [ANCHORED, LOG] {
         let stores = Stores::start();
-        let (with, without) = (
-            blocking(algorithm, BLOCK),
-            plan(vec![limit(5, MINUTE, algorithm)]),
-        );
+        let with = blocking(algorithm, BLOCK);
+        let without = plan(vec![limit(5, MINUTE, algorithm)]);
         let other = plan(vec![limit(5, 2 * MINUTE, algorithm)]);
         stores.at(0);
         stores.decide(&ask(&with, "key", 5)).await;

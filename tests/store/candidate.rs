@@ -57,14 +57,12 @@ fn plans(random: &mut Random) -> Plans {
         }
         limits
     };
-    let (live, named) = (
-        plan(limits()),
-        Plan {
-            name: "strict".into(),
-            counts_as: "strict".into(),
-            ..(*plan(limits())).clone()
-        },
-    );
+    let live = plan(limits());
+    let named = Plan {
+        name: "strict".into(),
+        counts_as: "strict".into(),
+        ..(*plan(limits())).clone()
+    };
     let with_candidate = Plan {
         candidate: Some(Arc::new(named.as_candidate_of(&live))),
         ..(*live).clone()
@@ -90,7 +88,8 @@ fn requests(random: &mut Random, plans: &Plans, mode: Mode) -> Vec<Check> {
             .map(|limit| limit.capacity())
             .min()
             .unwrap();
-        let (key, cost) = (random.below(KEYS), 1 + random.below(most));
+        let key = random.below(KEYS);
+        let cost = 1 + random.below(most);
         Check {
             mode,
             ..ask(plan, &format!("k{key}"), cost)
@@ -133,13 +132,11 @@ impl Reference {
 async fn check(store: impl Store, clock: &FakeClock, seed: u64) -> usize {
     let memory = || MemoryStore::new(64 << 20, Arc::new(clock.clone()));
     let mut random = Random(seed);
-    let (plans, reference) = (
-        plans(&mut random),
-        Reference {
-            live: memory(),
-            in_force: memory(),
-        },
-    );
+    let plans = plans(&mut random);
+    let reference = Reference {
+        live: memory(),
+        in_force: memory(),
+    };
     let set = [&plans.with_candidate, &plans.candidate].map(|plan| (**plan).clone());
     let limiter = Limiter::new(
         set.into_iter().collect(),
@@ -147,7 +144,8 @@ async fn check(store: impl Store, clock: &FakeClock, seed: u64) -> usize {
         SETTINGS,
         Arc::new(clock.clone()),
     );
-    let (mut times, mut denied) = (Times::new(START_US, 3_000), 0);
+    let mut times = Times::new(START_US, 3_000);
+    let mut denied = 0;
     for _ in 0..30 {
         let now_us = times.next(&mut random);
         clock.set(now_us);
@@ -253,7 +251,8 @@ async fn check_on(store: &RedisStore, clock: &FakeClock, flush: impl Fn()) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_redis_a_candidate_decides_as_if_it_were_in_force_and_changes_nothing() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     check_on(&store_on(&redis, &clock), &clock, || {
         drop(redis.cli(&["FLUSHALL"]))
     })
@@ -262,7 +261,8 @@ async fn in_redis_a_candidate_decides_as_if_it_were_in_force_and_changes_nothing
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_a_candidate_decides_as_if_it_were_in_force_and_changes_nothing() {
-    let (cluster, clock) = (Cluster::start(), FakeClock::new());
+    let cluster = Cluster::start();
+    let clock = FakeClock::new();
     let store = RedisStore::with_injected_clock(&cluster.url(), Arc::new(clock.clone())).unwrap();
     assert!(store.connected(PATIENCE).await);
     let flush = || {
@@ -277,7 +277,8 @@ async fn in_a_cluster_a_candidate_decides_as_if_it_were_in_force_and_changes_not
 /// A live plan and its candidate are decided by one script call, whatever their state lies in.
 #[tokio::test]
 async fn a_live_plan_and_its_candidate_take_one_script_call() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let store = store_on(&redis, &clock);
     let minute = Duration::from_secs(60);
     let live = plan(vec![limit(5, minute, BUCKET), limit(9, minute, LOG)]);

@@ -28,7 +28,9 @@ const NAMES: [&str; 4] = ["window", "bucket", "log", "both"];
 
 /// Waits until all nodes decide.
 async fn wait_until_all_nodes_decide(server: &Server) {
-    let (mut client, started, mut in_a_row) = (server.client().await, Instant::now(), 0);
+    let mut client = server.client().await;
+    let started = Instant::now();
+    let mut in_a_row = 0;
     while in_a_row < 50 {
         let answer = client
             .should_allow(request(&format!("warm {in_a_row}"), "open", None))

@@ -75,7 +75,8 @@ async fn a_call_carries_names_of_many_slots_of_a_node() {
                 "round {round}"
             );
         }
-        let (calls, names) = (calls(&cluster) - before, 2 * QUOTA * KEYS);
+        let calls = calls(&cluster) - before;
+        let names = 2 * QUOTA * KEYS;
         println!("{names} names in {calls} calls");
         assert!(names >= 8 * calls, "{names} names in {calls} calls");
     }
@@ -86,7 +87,8 @@ async fn a_call_carries_names_of_many_slots_of_a_node() {
 async fn fault_09_names_that_a_node_refuses_go_by_slot_and_the_others_stay_together() {
     const MOVED: usize = 8;
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
-    let (store, plan) = (connected(&cluster).await, two_limits());
+    let store = connected(&cluster).await;
+    let plan = two_limits();
     assert_eq!(ask_for_all(&store, &plan).await, KEYS);
     let mut last_moves = Vec::new();
     for number in 0..MOVED {
@@ -131,7 +133,8 @@ async fn a_node_that_wants_keys_is_found_out_and_asked_by_slot() {
         .nodes
         .iter()
         .for_each(|node| assert_eq!(node.cli(&["ACL", "SETUSER", "default", "-get"]), "OK"));
-    let (store, plan) = (connected(&cluster).await, two_limits());
+    let store = connected(&cluster).await;
+    let plan = two_limits();
     let slots: HashSet<u16> = (0..KEYS)
         .map(|number| cluster.slot("group", &key(number)))
         .collect();

@@ -114,11 +114,10 @@ async fn a_charge_under_one_limit_leaves_the_others_as_they_are(fixture: Fixture
         .into_iter()
         .flat_map(|first| ALL.map(|second| (first, second)))
     {
-        let (minute, hour) = (limit(10, MINUTE, first), limit(20, HOUR, second));
-        let (both, key) = (
-            plan(vec![minute.clone(), hour]),
-            format!("{first:?} {second:?}"),
-        );
+        let minute = limit(10, MINUTE, first);
+        let hour = limit(20, HOUR, second);
+        let both = plan(vec![minute.clone(), hour]);
+        let key = format!("{first:?} {second:?}");
         assert!(fixture.fits(&both, &key, 4).await);
         let before = fixture.remaining(&both, &key).await;
         assert!(fixture.fits(&plan(vec![minute]), &key, 1).await);
@@ -136,7 +135,8 @@ async fn limits_of_other_fingerprints_count_apart(fixture: Fixture) {
         .into_iter()
         .flat_map(|first| ALL.map(|second| (first, second)))
     {
-        let (short, long) = (limit(5, HOUR, first), limit(5, 2 * HOUR, second));
+        let short = limit(5, HOUR, first);
+        let long = limit(5, 2 * HOUR, second);
         let key = format!("{first:?} {second:?} apart");
         assert!(fixture.fits(&plan(vec![short.clone()]), &key, 3).await);
         assert!(
@@ -183,10 +183,8 @@ async fn ten_at_once_on_a_limit_of_five_let_five_pass(fixture: Fixture) {
         let plan = plan(vec![limit(5, HOUR, algorithm)]);
         for round in 0..100 {
             let calls = (0..10).map(|_| {
-                let (store, ask) = (
-                    fixture.store.clone(),
-                    ask(&plan, &format!("raced {round}"), 1),
-                );
+                let store = fixture.store.clone();
+                let ask = ask(&plan, &format!("raced {round}"), 1);
                 tokio::spawn(async move { store.decide_one(&ask, PATIENCE).await.unwrap().fits })
             });
             let mut passed = 0;
@@ -272,7 +270,8 @@ async fn full_at_the_end_of_a_minute_leaves_nothing_right_after_it(fixture: Fixt
 }
 
 async fn a_counter_of_another_plan_weighs_on(fixture: Fixture) {
-    let (counter, hour) = (limit(10, MINUTE, COUNTER), limit(20, HOUR, FIXED));
+    let counter = limit(10, MINUTE, COUNTER);
+    let hour = limit(20, HOUR, FIXED);
     let both = plan(vec![counter, hour.clone()]);
     let end_us = crate::support::clock::START_US.next_multiple_of(60_000_000);
     fixture.clock.set(end_us - 1);
@@ -283,10 +282,8 @@ async fn a_counter_of_another_plan_weighs_on(fixture: Fixture) {
 }
 
 async fn a_long_window_of_another_plan_stays(fixture: Fixture) {
-    let (month, minute) = (
-        limit(10, MINUTE * 60 * 24 * 30, ANCHORED),
-        limit(20, MINUTE, FIXED),
-    );
+    let month = limit(10, MINUTE * 60 * 24 * 30, ANCHORED);
+    let minute = limit(20, MINUTE, FIXED);
     let both = plan(vec![month, minute.clone()]);
     assert!(fixture.fits(&both, "month", 10).await);
     fixture.clock.advance(29 * 24 * 3600 * 1_000_000);

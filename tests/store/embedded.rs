@@ -56,7 +56,9 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
     ];
     for (name, algorithms, most, account_most) in each.into_iter().chain(two) {
         let plan = of(&algorithms);
-        let (mut dearest, mut at, mut account) = (0, 0, 0);
+        let mut dearest = 0;
+        let mut at = 0;
+        let mut account = 0;
         let mut filled = None;
         let taken = measure(|| {
             let (store, _clock) = store(1 << 30);
@@ -259,7 +261,8 @@ impl Flood {
 #[test]
 fn a_fresh_entry_stays_for_a_second_unless_room_is_needed() {
     // A unit is gone after a millisecond.
-    let (short, clock) = (plan(vec![limit(60_000, MINUTE, BUCKET)]), FakeClock::new());
+    let short = plan(vec![limit(60_000, MINUTE, BUCKET)]);
+    let clock = FakeClock::new();
     let store = MemoryStore::new(CAPACITY_MIN, Arc::new(clock.clone()));
     let charge = |name: &str, keys: usize| {
         for key in 0..keys {
@@ -296,7 +299,8 @@ fn a_fresh_entry_stays_for_a_second_unless_room_is_needed() {
 #[test]
 fn a_full_store_gives_back_all_but_its_start_when_the_windows_end() {
     let (store, clock) = store(CAPACITY_MIN);
-    let (empty, mixed) = (store.bytes(), of(&[BUCKET, WINDOW, COUNTER]));
+    let empty = store.bytes();
+    let mixed = of(&[BUCKET, WINDOW, COUNTER]);
     for key in 0..20_000 {
         // Refused once it is full.
         let _ = store.decide(&ask(&mixed, &format!("early {key}"), 1));
@@ -324,7 +328,8 @@ fn a_full_store_gives_back_all_but_its_start_when_the_windows_end() {
 #[test]
 fn a_full_store_lets_the_keys_that_it_holds_take_up_an_edited_plan() {
     let (store, _clock) = store(CAPACITY_MIN);
-    let (before, after) = (of(&[FIXED]), of(&[FIXED, BUCKET]));
+    let before = of(&[FIXED]);
+    let after = of(&[FIXED, BUCKET]);
     let mut held = Vec::new();
     for key in 0..30_000 {
         let name = format!("{key:020}");
@@ -355,15 +360,11 @@ fn a_full_store_lets_the_keys_that_it_holds_take_up_an_edited_plan() {
 #[test]
 fn an_entry_that_counts_for_one_more_microsecond_is_kept() {
     let (store, clock) = store(64 << 20);
-    let (log, own) = (
-        limit(2, Duration::from_millis(10), LOG),
-        limit(2, Duration::from_millis(10), ANCHORED),
-    );
-    let (short, both, other) = (
-        plan(vec![log]),
-        plan(vec![own, limit(9, HOUR, FIXED)]),
-        plan(vec![limit(9, HOUR, FIXED)]),
-    );
+    let log = limit(2, Duration::from_millis(10), LOG);
+    let own = limit(2, Duration::from_millis(10), ANCHORED);
+    let short = plan(vec![log]);
+    let both = plan(vec![own, limit(9, HOUR, FIXED)]);
+    let other = plan(vec![limit(9, HOUR, FIXED)]);
     let left = |plan: &Arc<Plan>, key: &str| {
         let verdict = store.decide(&peek(plan, key, 1)).unwrap();
         verdict.readings[0].remaining(&plan.limits()[0])
@@ -419,9 +420,12 @@ impl Model {
 fn decisions_are_those_of_a_map_that_forgets_nothing() {
     const DECISIONS: usize = 160_000;
     let (store, clock) = store(64 << 20);
-    let (mut model, mut random) = (Model::default(), Random(3));
+    let mut model = Model::default();
+    let mut random = Random(3);
     let plans: Vec<Arc<Plan>> = (0..24).map(|_| random_plan(&mut random)).collect();
-    let (mut allowed, mut most, mut least_since) = (0, 0, usize::MAX);
+    let mut allowed = 0;
+    let mut most = 0;
+    let mut least_since = usize::MAX;
     for decision in 0..DECISIONS {
         // Other keys come by and by, in rushes and at leisure, so that the store grows and shrinks many times.
         clock.advance(if decision % 40_000 < 20_000 {

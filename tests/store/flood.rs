@@ -20,8 +20,9 @@ const RESIDENT_MAX_KIB: u64 = 100 << 10;
 
 /// Requests one part of the keys. Returns how many were allowed by policy because the store was full.
 async fn flood(address: String, seed: u64) -> u64 {
-    let (mut client, mut random, mut open) =
-        (Client::new(channel_to(&address).await), Random(seed), 0);
+    let mut client = Client::new(channel_to(&address).await);
+    let mut random = Random(seed);
+    let mut open = 0;
     for _ in 0..KEYS / CONNECTIONS / BATCH {
         let requests = (0..BATCH)
             .map(|_| request(&format!("{:016x}", random.next()), "day", None))
@@ -57,7 +58,9 @@ async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_bl
     let mut floods: JoinSet<u64> = (0..CONNECTIONS)
         .map(|seed| flood(server.address.clone(), seed))
         .collect();
-    let (mut resident, mut open, mut checks) = (Vec::new(), 0, 0);
+    let mut resident = Vec::new();
+    let mut open = 0;
+    let mut checks = 0;
     while !floods.is_empty() {
         tokio::select! {
             Some(done) = floods.join_next() => open += done.unwrap(),
@@ -68,10 +71,8 @@ async fn fault_29_ten_million_random_keys_leave_memory_flat_and_a_blocked_key_bl
             }
         }
     }
-    let (half, most) = (
-        resident[resident.len() / 2],
-        *resident.iter().max().unwrap(),
-    );
+    let half = resident[resident.len() / 2];
+    let most = *resident.iter().max().unwrap();
     println!(
         "{KEYS} keys: {open} found it full; resident {} KiB halfway, {most} at most, {checks} checks",
         half

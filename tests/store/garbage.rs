@@ -67,12 +67,15 @@ fn types() -> Vec<Garbage> {
 
 /// Lists that resemble logs: one in which an element is too short or too long, or numbers contradict each other.
 fn lists() -> Vec<Garbage> {
-    let (header, low, high) = ([0; 10], [0; 8], [255; 8]);
+    let header = [0; 10];
+    let low = [0; 8];
+    let high = [255; 8];
     // A time that is now, so that a look at the list goes on; the total is 7.
     let now = START_US.to_le_bytes();
     let sound: Vec<u8> = [&now[..7], &[0, 0, 0]].concat();
     let charge = |total: u8| [&now[..5], &[now[5] & 0x7f, total, 0]].concat();
-    let (first, second) = (charge(7), charge(3));
+    let first = charge(7);
+    let second = charge(3);
     let mut lists = Vec::new();
     for length in 0..=40 {
         let bytes = vec![b'x'; length];
@@ -276,7 +279,8 @@ async fn on_one(redis: Redis, every: usize) {
         wires: vec![Wire::to(&redis)],
         owner: 0,
     };
-    let (mut met, mut undecided) = (0, 0);
+    let mut met = 0;
+    let mut undecided = 0;
     for plan in plans() {
         servers.reset_sound_keys().await;
         let mut charged = 0;

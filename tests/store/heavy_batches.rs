@@ -229,7 +229,8 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
         let stop = Arc::<AtomicBool>::default();
         let floods: Vec<_> = (0..4)
             .map(|caller| {
-                let (address, stop) = (server.address.clone(), stop.clone());
+                let address = server.address.clone();
+                let stop = stop.clone();
                 match plans {
                     0 => tokio::spawn(hold_and_settle(address, caller, stop)),
                     _ => tokio::spawn(flood(address, lot, plans, stop)),
@@ -257,7 +258,9 @@ async fn flood_all(url: &str, nodes: &[&Redis]) {
 
 /// Asks for single decisions of other keys, half of them in the slot of the floods. Returns how many Redis made, and how many there were.
 async fn ask_beside(client: &mut Client, time: Duration) -> (usize, usize) {
-    let (began, mut by_store, mut all) = (Instant::now(), 0, 0);
+    let began = Instant::now();
+    let mut by_store = 0;
+    let mut all = 0;
     while began.elapsed() < time {
         all += 1;
         let key = format!("beside{}", all % 50);
@@ -329,7 +332,8 @@ async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
         let slow_calls = SlowCalls::of(&redis);
         // Together, so that they are in one call as far as they may be.
         let given_back = (0..TIMES).map(|number| {
-            let (store, check) = (store.clone(), ask(&plan, &key(number), (id, call)));
+            let store = store.clone();
+            let check = ask(&plan, &key(number), (id, call));
             tokio::spawn(async move { store.decide_hold(&check, StoreDeadline(PATIENCE)).await })
         });
         for given_back in given_back.collect::<Vec<_>>() {
@@ -346,15 +350,13 @@ async fn holds_under_four_full_logs_do_not_keep_redis_busy_for_long() {
 async fn ids_that_end_once_more_do_not_keep_redis_busy_for_long() {
     let _machine = MACHINE.lock().await;
     let (redis, store) = measured_store().await;
-    let (plan, deadline) = (
-        ending(
-            Algorithm::FixedWindow {
-                anchor: Anchor::FirstRequest,
-            },
-            false,
-        ),
-        StoreDeadline(PATIENCE),
+    let plan = ending(
+        Algorithm::FixedWindow {
+            anchor: Anchor::FirstRequest,
+        },
+        false,
     );
+    let deadline = StoreDeadline(PATIENCE);
     let call = async |id: u64, call: HoldCall| {
         let check = ask(&plan, "k", (&format!("id {id:012}"), call));
         store.decide_hold(&check, deadline).await.unwrap()

@@ -70,7 +70,8 @@ impl Mix {
             "plans:\n  light: { limits: [ { quota: 1000000000, window: 1d } ] }\n".to_owned();
         let mut plans = Vec::new();
         for group in 0..=random.below(3) {
-            let (count, limits) = (*random.pick(&[1, 4, 16, 60]), *random.pick(&[1, 2, 4, 8]));
+            let count = *random.pick(&[1, 4, 16, 60]);
+            let limits = *random.pick(&[1, 2, 4, 8]);
             let only = (random.below(2) == 0).then(|| *random.pick(&ALGORITHMS));
             let block = *random.pick(&["", "", "", ", block: 1m"]);
             let holds = format!(
@@ -150,13 +151,11 @@ impl Mix {
                 for request in &mut requests {
                     request.request_id.clear();
                 }
-                let (mut client, joint) = (
-                    client.clone(),
-                    pb::ShouldAllowJointRequest {
-                        requests,
-                        ..Default::default()
-                    },
-                );
+                let mut client = client.clone();
+                let joint = pb::ShouldAllowJointRequest {
+                    requests,
+                    ..Default::default()
+                };
                 tokio::spawn(async move { client.should_allow_joint(joint).await.is_ok() })
             });
             wait_for(asked.collect()).await;
@@ -166,8 +165,12 @@ impl Mix {
     /// Asks once about holds.
     async fn ask_holds(&mut self, client: &HoldServiceClient<Channel>) {
         let asked = (0..60).map(|_| {
-            let (key, plan, request_id) = (self.key(), self.plan(), self.id());
-            let (call, units, client) = (self.random.below(8), self.cost(), client.clone());
+            let key = self.key();
+            let plan = self.plan();
+            let request_id = self.id();
+            let call = self.random.below(8);
+            let units = self.cost();
+            let client = client.clone();
             tokio::spawn(hold_call(client, call, (key, plan, request_id), units))
         });
         wait_for(asked.collect()).await;
@@ -219,7 +222,9 @@ async fn ask_for(mix: &Mix, address: &str, time: Duration) {
     let stop = Arc::<AtomicBool>::default();
     let callers: Vec<_> = (0..4)
         .map(|caller| {
-            let (mut mix, address, stop) = (mix.clone(), address.to_owned(), stop.clone());
+            let mut mix = mix.clone();
+            let address = address.to_owned();
+            let stop = stop.clone();
             mix.random = Random(mix.random.next() ^ caller);
             tokio::spawn(async move {
                 let channel = channel_to(&address).await;

@@ -79,7 +79,8 @@ impl Alone {
     }
 
     fn decide(&mut self, check: &Check, now_us: u64) -> (bool, Vec<u64>) {
-        let (plan, cost) = (&check.plan, check.cost);
+        let plan = &check.plan;
+        let cost = check.cost;
         let before = self.states.clone();
         let fits = test(
             plan.limits(),
@@ -105,7 +106,8 @@ impl Alone {
 }
 
 fn random_call(random: &mut Random) -> HoldCall {
-    let (cost, seconds) = (1 + random.below(3), 1 + random.below(4));
+    let cost = 1 + random.below(3);
+    let seconds = 1 + random.below(4);
     match random.below(8) {
         0..=2 => reserve(cost, seconds),
         3..=4 => settle(random.below(5)),
@@ -129,7 +131,8 @@ fn the_embedded_store_answers_as_the_maths_alone() {
     .into_iter()
     .enumerate()
     {
-        let (mut random, clock) = (Random(seed as u64), FakeClock::new());
+        let mut random = Random(seed as u64);
+        let clock = FakeClock::new();
         let store = MemoryStore::new(1 << 24, Arc::new(clock.clone()));
         let mut limits: Vec<Limit> = (2..)
             .zip(algorithms)
@@ -143,7 +146,8 @@ fn the_embedded_store_answers_as_the_maths_alone() {
             plan("slots", &limits, Some(3), false),
             plan("releases", &limits, None, true),
         ];
-        let (mut alone, mut now_us) = (Alone::new(&limits), START_US);
+        let mut alone = Alone::new(&limits);
+        let mut now_us = START_US;
         for step in 0..4_000 {
             now_us += random.below(S / 3);
             clock.set(now_us);
@@ -196,7 +200,8 @@ async fn a_reset_drops_holds_and_ids() {
 fn a_look_writes_nothing_and_a_denied_reserve_makes_no_key() {
     let clock = FakeClock::new();
     let store = MemoryStore::new(1 << 24, Arc::new(clock.clone()));
-    let (limits, look) = ([limit(60, 10, LOG)], HoldCall::Peek { cost: 1 });
+    let limits = [limit(60, 10, LOG)];
+    let look = HoldCall::Peek { cost: 1 };
     let slots = plan("slots", &limits, Some(1), true);
     let looked = |store: &MemoryStore| {
         let verdict = store.hold(&ask(&slots, "key", ("", look))).unwrap();
@@ -227,7 +232,8 @@ const IDS_A_KEY: u64 = 9;
 /// Bytes that the store accounts for, for one key more with what `calls` does, over many keys. They are no less than what it asked of
 /// the allocator.
 fn bytes_a_key(calls: impl Fn(&MemoryStore, &str)) -> usize {
-    let (mut filled, mut account) = (None, 0);
+    let mut filled = None;
+    let mut account = 0;
     let taken = measure(|| {
         let store = MemoryStore::new(1 << 28, Arc::new(FakeClock::new()));
         (0..KEYS).for_each(|index| calls(&store, &format!("customer {index:011}")));
@@ -273,7 +279,8 @@ fn a_hold_takes_220_bytes_for_the_first_and_60_for_each_more_and_a_key_without_t
         let of_holds = |ids, settled| {
             bytes_a_key(|store, key| reserved(store, (&plan, key), (ids, settled))) - none
         };
-        let (first, many) = (of_holds(1, 0), of_holds(IDS_A_KEY, 0));
+        let first = of_holds(1, 0);
+        let many = of_holds(IDS_A_KEY, 0);
         let more = (many - first) / (IDS_A_KEY as usize - 1);
         println!(
             "{algorithm:?}: {none} bytes without, {first} for the first, {more} each more; {} with an id that ended, {} with {IDS_A_KEY}",

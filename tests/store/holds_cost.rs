@@ -51,7 +51,8 @@ fn with_id(plan: &Arc<Plan>, key: Key, number: u64, call: HoldCall) -> Asked {
 
 const KINDS: [(&str, Kind); 3] = [
     ("ShouldAllow", |plan, key, _| {
-        let (cost, mode) = (Cost::ONE, Mode::Charge);
+        let cost = Cost::ONE;
+        let mode = Mode::Charge;
         let plan = plan.clone();
         Asked::Plain(Check {
             key,
@@ -65,7 +66,8 @@ const KINDS: [(&str, Kind); 3] = [
         with_id(plan, key, number, HoldCall::Reserve { cost: 20, ttl_us })
     }),
     ("Settle", |plan, key, number| {
-        let (actual, if_unknown) = (Some(7), IfUnknown::Charge);
+        let actual = Some(7);
+        let if_unknown = IfUnknown::Charge;
         with_id(plan, key, number, HoldCall::Settle { actual, if_unknown })
     }),
 ];
@@ -77,13 +79,13 @@ async fn send(
     keys: u64,
     numbers: std::ops::Range<u64>,
 ) -> (f64, f64) {
-    let (before, ran, count) = (
-        redis.cpu_us(),
-        redis.ran("evalsha"),
-        numbers.end - numbers.start,
-    );
+    let before = redis.cpu_us();
+    let ran = redis.ran("evalsha");
+    let count = numbers.end - numbers.start;
     let senders = (0..IN_FLIGHT).map(|sender| {
-        let (store, plan, numbers) = (store.clone(), plan.clone(), numbers.clone());
+        let store = store.clone();
+        let plan = plan.clone();
+        let numbers = numbers.clone();
         tokio::spawn(async move {
             // A hold is settled while as many others of its key are open as callers share it.
             for number in numbers.skip(sender as usize).step_by(IN_FLIGHT as usize) {
@@ -120,7 +122,8 @@ async fn measure(algorithm: Algorithm, keys: u64, open: u64) {
     let redis = Redis::start();
     let store = RedisStore::connect(&redis.url(), PATIENCE.0).unwrap();
     assert!(store.connected(PATIENCE.0).await);
-    let (plan, mut number) = (plan(algorithm), 0);
+    let plan = plan(algorithm);
+    let mut number = 0;
     let mut figures = KINDS.map(|_| (Vec::new(), Vec::new()));
     for round in 0..=ROUNDS {
         let mut sums = KINDS.map(|_| (0.0, 0.0));

@@ -117,7 +117,8 @@ async fn holds_take_220_bytes_for_the_first_and_60_for_each_more() {
 
 #[tokio::test]
 async fn a_lease_ends_to_the_microsecond_and_slots_are_never_too_many() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let store = store_on(&redis, &clock);
     let jobs = plan(&[], Some(2), 2);
     let of = |id: &str, seconds| ask(&jobs, "key", (id, reserve(1, seconds)));
@@ -138,7 +139,8 @@ async fn a_lease_ends_to_the_microsecond_and_slots_are_never_too_many() {
 
 #[tokio::test]
 async fn fault_97_a_lease_that_a_clock_which_stepped_back_left_ends_the_longest_lease_from_then() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let store = store_on(&redis, &clock);
     let jobs = plan(&[], Some(1), 1);
     let of = |id: &str| ask(&jobs, "key", (id, reserve(1, 600)));
@@ -162,7 +164,9 @@ async fn sixty_callers_of_three_replicas_get_five_slots() {
     let jobs = plan(&[], Some(5), 256);
     let taken = Arc::new(AtomicU64::new(0));
     let callers = (0..60).map(|caller| {
-        let (store, jobs, taken) = (replicas[caller % 3].clone(), jobs.clone(), taken.clone());
+        let store = replicas[caller % 3].clone();
+        let jobs = jobs.clone();
+        let taken = taken.clone();
         tokio::spawn(async move {
             let check = ask(&jobs, "key", (&format!("{caller}"), reserve(1, 60)));
             if is_held(&call(&store, &check).await) {
@@ -183,9 +187,11 @@ async fn caller(
     replicas: Vec<RedisStore>,
     plan: Arc<Plan>,
 ) -> HashMap<u64, u64> {
-    let (mut random, mut sums) = (Random(number), HashMap::new());
+    let mut random = Random(number);
+    let mut sums = HashMap::new();
     for index in 0..calls {
-        let (key, id) = (random.below(4), format!("{number} {index}"));
+        let key = random.below(4);
+        let id = format!("{number} {index}");
         let name = format!("key {key}");
         let mut sent = async |call: HoldCall| {
             let check = ask(&plan, &name, (&id, call));
@@ -218,10 +224,8 @@ async fn what_is_counted_at_the_end_is_what_was_used_though_a_third_of_the_answe
     let of = |name: &str, default: u64| {
         std::env::var(name).map_or(default, |text| text.parse().unwrap())
     };
-    let (callers, calls) = (
-        of("TOLLGATE_HOLD_CALLERS", 60),
-        of("TOLLGATE_HOLD_CALLS", 8),
-    );
+    let callers = of("TOLLGATE_HOLD_CALLERS", 60);
+    let calls = of("TOLLGATE_HOLD_CALLS", 8);
     let redis = Redis::start();
     let replicas: Vec<RedisStore> = (0..3)
         .map(|_| RedisStore::connect(&redis.url(), PATIENCE.0).unwrap())
@@ -254,8 +258,10 @@ async fn what_is_counted_at_the_end_is_what_was_used_though_a_third_of_the_answe
 /// Ids that are no longer recent lie in a HASH, by parts. What a part says of an id goes with the part, what is said of it since stays.
 #[tokio::test]
 async fn an_id_that_was_forgotten_and_has_ended_anew_is_known_as_long_as_at_first() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
-    let (store, plan) = (store_on(&redis, &clock), plan(&[BUCKET], None, 256));
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let store = store_on(&redis, &clock);
+    let plan = plan(&[BUCKET], None, 256);
     let use_ids = async |name: &str, numbers: std::ops::Range<u32>| {
         for number in numbers {
             let id = format!("{name} {number}");
@@ -286,7 +292,8 @@ async fn an_id_that_was_forgotten_and_has_ended_anew_is_known_as_long_as_at_firs
 /// A sixth run has no place in a window of four cells, so a reserve merges the runs of each cell.
 #[tokio::test]
 async fn a_reserve_that_merges_runs_of_a_window_loses_no_unit() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let store = store_on(&redis, &clock);
     let precise = Algorithm::SlidingWindow { precision: 4 };
     let limit = Limit::new("precise", 12, Duration::from_secs(2), precise).unwrap();
@@ -321,8 +328,10 @@ async fn a_reserve_that_merges_runs_of_a_window_loses_no_unit() {
 #[tokio::test]
 async fn what_another_settle_gave_back_to_a_bucket_does_not_come_back_again() {
     for algorithms in [&[BUCKET][..], &[BUCKET, WINDOW]] {
-        let (redis, clock) = (Redis::start(), FakeClock::new());
-        let (store, plan) = (store_on(&redis, &clock), plan(algorithms, None, 4));
+        let redis = Redis::start();
+        let clock = FakeClock::new();
+        let store = store_on(&redis, &clock);
+        let plan = plan(algorithms, None, 4);
         for id in ["a", "b"] {
             assert!(is_held(
                 &call(&store, &ask(&plan, "key", (id, reserve(1_000, 60)))).await
@@ -344,7 +353,8 @@ async fn of_each_key(
     (id, asked): (&str, HoldCall),
 ) -> Vec<HoldVerdict> {
     let calls = (0..8).map(|key| {
-        let (store, check) = (store.clone(), ask(plan, &format!("key {key}"), (id, asked)));
+        let store = store.clone();
+        let check = ask(plan, &format!("key {key}"), (id, asked));
         tokio::spawn(async move { call(&store, &check).await })
     });
     let mut answers = Vec::new();
@@ -424,8 +434,10 @@ async fn a_key_has_a_thousand_holds_of_all_plans_that_share_its_count() {
 #[tokio::test]
 async fn fault_98_a_settle_without_counters_returns_nothing_and_another_type_refuses_it() {
     for algorithm in [BUCKET, WINDOW] {
-        let (redis, clock) = (Redis::start(), FakeClock::new());
-        let (store, plan) = (store_on(&redis, &clock), plan(&[algorithm], None, 4));
+        let redis = Redis::start();
+        let clock = FakeClock::new();
+        let store = store_on(&redis, &clock);
+        let plan = plan(&[algorithm], None, 4);
         for id in ["a", "b"] {
             call(&store, &ask(&plan, "bad", (id, reserve(5, 5)))).await;
         }
@@ -466,10 +478,8 @@ async fn fault_96_a_settle_while_redis_is_away_is_an_error_and_charges_what_was_
     );
     redis.restart();
     assert!(store.connected(Duration::from_secs(10)).await);
-    let (first, again) = (
-        settlement(call(&store, &check).await),
-        settlement(call(&store, &check).await),
-    );
+    let first = settlement(call(&store, &check).await);
+    let again = settlement(call(&store, &check).await);
     assert_eq!((first.outcome, first.excess), (SettleOutcome::Unknown, 740));
     assert_eq!((again.outcome, again.excess), (SettleOutcome::Repeated, 0));
     assert_eq!(used(&store, &plan, "key").await, 740);

@@ -137,7 +137,8 @@ async fn many_at_once_on_shared_names_pass_no_quota() {
         vec![ask(&own, &user, 1), ask(&everybody, "everybody", 1)]
     };
     let asked = (0..400).map(|number| {
-        let (store, checks) = (stores[number % 2].clone(), joint(number));
+        let store = stores[number % 2].clone();
+        let checks = joint(number);
         async move {
             // Beside them, decisions on names that joint decisions use.
             let single = store.decide_one(&checks[0], PATIENCE);

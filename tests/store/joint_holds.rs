@@ -96,10 +96,8 @@ impl Both {
 async fn a_hold_whose_lease_is_over_denies_no_joint_decision() {
     let redis = Redis::start();
     let both = Both::start(&redis);
-    let (held, other) = (
-        plan("held", FIXED, true, None),
-        plan("other", FIXED, false, None),
-    );
+    let held = plan("held", FIXED, true, None);
+    let other = plan("other", FIXED, false, None);
     both.reserve(&held, "k", "a", (10, 5)).await;
     let checks = [check(&held, "k", 1), check(&other, "k", 1)];
     both.clock.advance(2 * S);
@@ -116,10 +114,8 @@ async fn a_hold_whose_lease_is_over_begins_no_block_in_a_joint_decision() {
     let redis = Redis::start();
     let both = Both::start(&redis);
     let block = Some(Duration::from_secs(3_600));
-    let (held, other) = (
-        plan("held", FIXED, true, block),
-        plan("other", FIXED, false, None),
-    );
+    let held = plan("held", FIXED, true, block);
+    let other = plan("other", FIXED, false, None);
     both.reserve(&held, "k", "a", (10, 5)).await;
     both.clock.advance(5 * S);
     let checks = [check(&held, "k", 1), check(&other, "k", 1)];
@@ -154,7 +150,8 @@ async fn joint_decisions_beside_holds_are_as_in_memory() {
         (FIXED, None, true),
     ];
     for (seed, (algorithm, block, has_shadow)) in (0..).zip(cases) {
-        let (both, mut random) = (Both::start(&redis), Random(seed));
+        let both = Both::start(&redis);
+        let mut random = Random(seed);
         let name = |part: &str| format!("{part}{seed}");
         let also = plan(&name("also"), FIXED, true, None);
         let plans = [
@@ -172,7 +169,8 @@ async fn joint_decisions_beside_holds_are_as_in_memory() {
                 both.reserve(&some(&mut random), key, &step.to_string(), held)
                     .await;
             } else {
-                let (count, kind) = (2 + random.below(2), random.below(4));
+                let count = 2 + random.below(2);
+                let kind = random.below(4);
                 let kind = kind + u64::from(algorithm == BUCKET && kind == 1);
                 let checks = (0..count).map(|_| Check {
                     mode: mode(&mut random, kind),

@@ -108,7 +108,8 @@ async fn fault_93_slots_that_move_meanwhile_lose_no_decision_and_no_unit() {
         ..Load::new()
     });
     load.close_gates(&stores[0]).await;
-    let (moving, running) = (cluster.clone(), load.clone());
+    let moving = cluster.clone();
+    let running = load.clone();
     let mover = std::thread::spawn(move || {
         let mut moves = 0;
         while moves < 20 || running.next.load(Ordering::Relaxed) < enough {
@@ -196,7 +197,8 @@ async fn fault_91_a_node_that_dies_meanwhile_leaves_the_others_exact() {
     let load = Arc::new(Load::new());
     load.close_gates(&stores[0]).await;
     let running = {
-        let (load, stores) = (load.clone(), stores.clone());
+        let load = load.clone();
+        let stores = stores.clone();
         tokio::spawn(async move { load.run(&stores, deadline).await })
     };
     while load.next.load(Ordering::Relaxed) < load.decisions / 3 {
@@ -238,11 +240,13 @@ async fn fault_92_what_was_charged_is_undone_also_when_the_caller_goes_away() {
             ..Plan::new("plan", Rule::limits([limit(quota, MONTH, LOG)]))
         })
     };
-    let (first, last) = (named("a", 1_000), named("z", 1));
+    let first = named("a", 1_000);
+    let last = named("z", 1);
     let gate = ask(&last, "gate", 1);
     assert!(store.decide_one(&gate, WAIT).await.unwrap().fits);
     let mut random = Random(7);
-    let (mut gone, mut calls) = (0, 0);
+    let mut gone = 0;
+    let mut calls = 0;
     while gone < GONE && calls < 30 * GONE {
         calls += 1;
         let keys = (0..4).map(|number| ask(&first, &format!("key {number}"), 1));
@@ -275,7 +279,8 @@ async fn more_decisions_at_once_than_are_held_are_refused() {
         node.signal("STOP");
     }
     let asked = (0..1_200).map(|number| {
-        let (store, many) = (store.clone(), many.clone());
+        let store = store.clone();
+        let many = many.clone();
         tokio::spawn(async move {
             let pair = ["a", "b"].map(|name| ask(&many, &format!("{name} {}", number % 7), 1));
             store.decide_joint(&pair, WAIT).await

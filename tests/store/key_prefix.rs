@@ -31,7 +31,8 @@ fn start(url: &str, prefix: &str, flags: &[&str]) -> Server {
 
 /// Charges a unit by each plan. Returns how much of each remains.
 async fn charge(server: &Server, key: &str) -> Vec<u64> {
-    let (mut client, mut remaining) = (server.client().await, Vec::new());
+    let mut client = server.client().await;
+    let mut remaining = Vec::new();
     for plan in NAMES {
         let answer = decide(&mut client, key, plan).await;
         assert_eq!(
@@ -46,7 +47,8 @@ async fn charge(server: &Server, key: &str) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_resets() {
-    let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
+    let redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("admin.sock");
     let admin = format!("listen.admin=unix:{}", socket.display());
     let shop = start(&redis.url(), "shop:", &["--set", &admin]);
@@ -106,17 +108,16 @@ async fn deployments_of_other_prefixes_share_neither_counts_nor_replicas_nor_res
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_with_a_prefix_are_spread_over_a_cluster_by_what_they_count() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
-    let (shop, plain) = (
-        start(&cluster.url(), "shop:", &[]),
-        start(&cluster.url(), "", &[]),
-    );
+    let shop = start(&cluster.url(), "shop:", &[]);
+    let plain = start(&cluster.url(), "", &[]);
     for key in 0..60 {
         assert_eq!(charge(&shop, &key.to_string()).await, [2, 2, 2]);
         assert_eq!(charge(&plain, &key.to_string()).await, [2, 2, 2]);
     }
     for node in &cluster.nodes {
         let count = |pattern: &str| node.cli(&["KEYS", pattern]).lines().count();
-        let (prefixed, bare) = (count("shop:{packed:*"), count("{packed:*"));
+        let prefixed = count("shop:{packed:*");
+        let bare = count("{packed:*");
         assert!(
             prefixed == bare && prefixed > 5,
             "{prefixed} and {bare} keys of one node"
@@ -126,10 +127,8 @@ async fn keys_with_a_prefix_are_spread_over_a_cluster_by_what_they_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_prefix_needs_a_restart() {
-    let (redis, file) = (
-        Redis::start(),
-        tempfile::NamedTempFile::with_suffix(".yaml").unwrap(),
-    );
+    let redis = Redis::start();
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     let config = |prefix: &str| {
         PLANS.replace(
             "deadline: 10s",

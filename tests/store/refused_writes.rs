@@ -61,7 +61,8 @@ struct Twins {
 
 impl Twins {
     fn start() -> Self {
-        let (redis, clock) = (Redis::start(), FakeClock::new());
+        let redis = Redis::start();
+        let clock = FakeClock::new();
         let store = store_on(&redis, &clock);
         let expected = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
         let wire = Wire::to(&redis);
@@ -125,7 +126,8 @@ fn is_one_way(check: &Check, refusal: &str) -> bool {
 /// A random history of charges, refunds and peeks, one in two of them under a refusal; `groups` of several requests for one key
 /// too. Returns how often each refusal was met.
 async fn history(plan: &Arc<Plan>, refusals: &[&'static str]) -> BTreeMap<&'static str, u64> {
-    let (mut twins, mut random) = (Twins::start(), Random(plan.limits().len() as u64 + 3));
+    let mut twins = Twins::start();
+    let mut random = Random(plan.limits().len() as u64 + 3);
     let most = plan
         .limits()
         .iter()
@@ -217,7 +219,8 @@ async fn fault_86_a_clamp_that_redis_refuses_loses_no_unit() {
     for refusal in WRITES.into_iter().chain([NO_MEMORY]) {
         // All charges lie ahead, or only some do.
         for back in [9_000_000, 3_000_000] {
-            let (mut twins, plan) = (Twins::start(), plan(vec![limit(9, MINUTE, LOG)]));
+            let mut twins = Twins::start();
+            let plan = plan(vec![limit(9, MINUTE, LOG)]);
             for _ in 0..3 {
                 twins.decide(&[ask(&plan, "key", 3)], None).await;
                 twins.clock.advance(2_000_000);
@@ -254,7 +257,8 @@ async fn fault_86_a_clamp_that_redis_refuses_loses_no_unit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_86_a_window_whose_runs_were_merged_for_a_charge_that_redis_refuses_is_whole() {
     let refusals = ["set", "setrange", "pexpireat", NO_MEMORY];
-    let (mut twins, mut random) = (Twins::start(), Random(1));
+    let mut twins = Twins::start();
+    let mut random = Random(1);
     let plan = plan(vec![limit(400, MINUTE, WINDOW)]);
     for number in 0..REQUESTS {
         twins.clock.advance(random.below(1_200_000));
@@ -275,19 +279,20 @@ async fn fault_86_a_window_whose_runs_were_merged_for_a_charge_that_redis_refuse
 /// A slot under migration takes no new key. A log that begins anew there is written over what it had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_or_none() {
-    let (cluster, clock) = (
-        Cluster::start_with(0, &["redis-server"], &[]),
-        FakeClock::new(),
-    );
+    let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+    let clock = FakeClock::new();
     let store = RedisStore::with_injected_clock(&cluster.url(), Arc::new(clock.clone())).unwrap();
     assert!(store.connected(PATIENCE.0).await);
     let expected = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
-    let (hour, log) = (limit(100, 60 * MINUTE, FIXED), limit(20, MINUTE, LOG));
-    let (log_alone, both) = (plan(vec![log.clone()]), plan(vec![hour, log]));
+    let hour = limit(100, 60 * MINUTE, FIXED);
+    let log = limit(20, MINUTE, LOG);
+    let log_alone = plan(vec![log.clone()]);
+    let both = plan(vec![hour, log]);
     let keys: Vec<String> = (0..12).map(|key| format!("key {key}")).collect();
     let all = |cost: u64| -> Vec<Check> { keys.iter().map(|key| ask(&both, key, cost)).collect() };
     let agree = |checks: Vec<Check>| {
-        let (store, expected) = (&store, &expected);
+        let store = &store;
+        let expected = &expected;
         async move {
             let answers = store.decide_batch(&checks, PATIENCE).await;
             for (check, answer) in checks.iter().zip(answers) {

@@ -22,17 +22,16 @@ const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
 const PLANS: u64 = 300;
 
 async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64, batches: u64) {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let shared = store_on(&redis, &clock);
     let serial = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let mut random = Random(plans.len() as u64 + keys);
     for batch in 0..batches {
         clock.advance(random.below(3_000_000));
         let one = |_| {
-            let (plan, key) = (
-                random.pick(plans).clone(),
-                format!("key {}", random.below(keys)),
-            );
+            let plan = random.pick(plans).clone();
+            let key = format!("key {}", random.below(keys));
             let most = plan
                 .limits()
                 .iter()
@@ -51,10 +50,8 @@ async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64, batches: u64) {
             // Each plan stands in a row of its own, all of one key.
             asks.extend(plans.iter().map(|plan| ask(plan, "key 0", 1)));
         }
-        let (from_redis, expected) = (
-            shared.decide_batch(&asks, PATIENCE).await,
-            serial.decide_batch(&asks, PATIENCE).await,
-        );
+        let from_redis = shared.decide_batch(&asks, PATIENCE).await;
+        let expected = serial.decide_batch(&asks, PATIENCE).await;
         for (index, (found, expected)) in from_redis.iter().zip(&expected).enumerate() {
             assert_eq!(
                 found, expected,
@@ -255,11 +252,11 @@ async fn common_requests_take_the_short_path() {
     let hour = Duration::from_secs(3_600);
     let of = |quota, algorithm| limit(quota, Duration::from_secs(60), algorithm);
     let one = |algorithm| plan(vec![of(1_000, algorithm)]);
-    let (a, b, c) = (of(1_000, FIXED), limit(2_000, hour, FIXED), of(500, BUCKET));
-    let (two, reversed) = (
-        plan(vec![a.clone(), b.clone()]),
-        plan(vec![b.clone(), a.clone()]),
-    );
+    let a = of(1_000, FIXED);
+    let b = limit(2_000, hour, FIXED);
+    let c = of(500, BUCKET);
+    let two = plan(vec![a.clone(), b.clone()]);
+    let reversed = plan(vec![b.clone(), a.clone()]);
     let one_denies = plan(vec![b.clone(), of(1, FIXED)]);
     let uncommon = |algorithm| plan(vec![limit(1_000, Duration::from_millis(61_500), algorithm)]);
     let charge = |plan: &Arc<Plan>| ask(plan, "key", 1);
@@ -359,10 +356,8 @@ async fn common_requests_take_the_short_path() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn common_calls_of_a_log_create_no_function() {
     let of = |quota, window| plan(vec![limit(quota, window, LOG)]);
-    let (wide, full) = (
-        of(1_000, Duration::from_secs(60)),
-        of(2, Duration::from_secs(60)),
-    );
+    let wide = of(1_000, Duration::from_secs(60));
+    let full = of(2, Duration::from_secs(60));
     let charge = |plan: &Arc<Plan>| ask(plan, "key", 1);
     for before in 0..4 {
         let before = vec![charge(&wide); before];
@@ -408,7 +403,8 @@ async fn common_calls_of_a_log_create_no_function() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_have_one_order_whatever_the_order_of_limits() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let store = store_on(&redis, &clock);
     let limits = [FIXED, BUCKET, WINDOW, COUNTER]
         .map(|algorithm| limit(100, Duration::from_secs(60), algorithm));
@@ -449,7 +445,8 @@ fn every_file_of_the_script_is_lua_by_itself() {
             text,
         ])
     };
-    let (mut folders, mut files) = (vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")], 0);
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut files = 0;
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder)
             .unwrap()

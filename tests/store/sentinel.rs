@@ -86,7 +86,8 @@ async fn fault_08_an_old_master_that_still_accepts_writes_is_dropped_at_the_swit
     );
     let switched = first_switch(&switches).await;
     let old = &watched.servers[0];
-    let (mut count, mut last_write) = (old.ran("evalsha"), switched);
+    let mut count = old.ran("evalsha");
+    let mut last_write = switched;
     while switched.elapsed() < Duration::from_secs(2) {
         let now = old.ran("evalsha");
         if now > count {
@@ -186,7 +187,8 @@ async fn a_redis_that_is_no_sentinel_is_logged_once_and_ready_tells_its_error() 
         &[&flags[..], &["--set", "listen.http=127.0.0.1:0"]].concat(),
     );
     let words = "no Sentinel has named a master yet; the last error is of 127.0.0.1";
-    let (began, mut ready) = (Instant::now(), String::new());
+    let began = Instant::now();
+    let mut ready = String::new();
     while !ready.contains(words) {
         assert!(began.elapsed() < PATIENCE, "{ready}");
         ready = get(&server.http(), "/readyz").body;

@@ -13,11 +13,9 @@ use crate::support::server::{PATIENCE, Server, request, tollgate};
 /// A Redis that speaks TLS at the port returned, and plainly, for redis-cli, at its own.
 fn redis_over_tls(authority: &Authority, extra: &[&str]) -> (Redis, u16) {
     let port = free_port().to_string();
-    let (certificate, key, ca) = (
-        authority.text("redis.crt"),
-        authority.text("redis.key"),
-        authority.text("ca.crt"),
-    );
+    let certificate = authority.text("redis.crt");
+    let key = authority.text("redis.key");
+    let ca = authority.text("ca.crt");
     let tls = [
         "--tls-port",
         &port,
@@ -289,11 +287,9 @@ fn sign_rsa_4096(authority: &Authority) {
     let extensions = "[req]\ndistinguished_name=name\nx509_extensions=leaf\nprompt=no\n[name]\nCN=redis\n\
                       [leaf]\nbasicConstraints=critical,CA:FALSE\nsubjectAltName=IP:127.0.0.1\n";
     std::fs::write(authority.path("openssl.conf"), extensions).unwrap();
-    let (config, key, certificate) = (
-        authority.text("openssl.conf"),
-        authority.text("redis.key"),
-        authority.text("redis.crt"),
-    );
+    let config = authority.text("openssl.conf");
+    let key = authority.text("redis.key");
+    let certificate = authority.text("redis.crt");
     let made = std::process::Command::new("openssl")
         .args([
             "req", "-x509", "-newkey", "rsa:4096", "-nodes", "-days", "3650", "-config", &config,

@@ -259,7 +259,8 @@ fn assert_each_kind_is_among(all: &[Stored]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_state_is_written_as_these_bytes_and_read_from_them() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let store = store_on(&redis, &clock);
     let all: Vec<Stored> = counts()
         .into_iter()

@@ -23,7 +23,8 @@ pub struct ClockedStore {
 
 impl ClockedStore {
     pub fn start() -> Self {
-        let (redis, clock) = (Redis::start(), FakeClock::new());
+        let redis = Redis::start();
+        let clock = FakeClock::new();
         Self {
             store: store_on(&redis, &clock),
             redis,

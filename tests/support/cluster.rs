@@ -88,10 +88,8 @@ impl Cluster {
             .unwrap();
         let lines: Vec<&str> = asked.lines().collect();
         let range = |at: &usize| {
-            let (first, last) = (
-                lines[*at].parse::<u16>(),
-                lines.get(at + 1).and_then(|line| line.parse::<u16>().ok()),
-            );
+            let first = lines[*at].parse::<u16>();
+            let last = lines.get(at + 1).and_then(|line| line.parse::<u16>().ok());
             matches!((first, last), (Ok(first), Some(last)) if (first..=last).contains(&slot))
                 && lines[at + 2] == "127.0.0.1"
         };
@@ -105,7 +103,9 @@ impl Cluster {
 
     /// Begins to move a slot from one node to another. From now on, new keys of the slot belong to the other node.
     pub fn open(&self, slot: u16, from: usize, to: usize) {
-        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        let slot = slot.to_string();
+        let from = &self.nodes[from];
+        let to = &self.nodes[to];
         assert_eq!(
             to.cli(&[
                 "CLUSTER",
@@ -130,7 +130,8 @@ impl Cluster {
 
     /// Moves its keys, one by one.
     pub fn migrate(&self, slot: u16, from: usize, to: usize) {
-        let (from, port) = (&self.nodes[from], self.nodes[to].port.to_string());
+        let from = &self.nodes[from];
+        let port = self.nodes[to].port.to_string();
         loop {
             let key = from.cli(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1"]);
             if key.is_empty() {

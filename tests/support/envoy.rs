@@ -30,7 +30,9 @@ impl Envoy {
     pub fn before(replicas: [&str; 2], timeout: &str, routes: &str, filters: &str) -> Self {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers/envoy");
         assert!(program.exists(), "{MISSING}");
-        let (directory, port, admin) = (tempfile::tempdir().unwrap(), free_port(), free_port());
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let admin = free_port();
         let port_of =
             |address: &str| format!("port_value: {} ", address.rsplit(':').next().unwrap());
         let mut config = std::fs::read_to_string(
@@ -76,7 +78,8 @@ impl Envoy {
             .stderr(log)
             .spawn()
             .unwrap_or_else(|_| panic!("{MISSING}"));
-        let (address, admin) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{admin}"));
+        let address = format!("127.0.0.1:{port}");
+        let admin = format!("127.0.0.1:{admin}");
         let mut envoy = Self {
             _child: Guarded(child),
             address,
@@ -142,7 +145,8 @@ pub fn application() -> String {
 
 /// Answers each head that comes; requests have no body.
 fn answer_all(mut connection: TcpStream) {
-    let (mut received, mut bytes) = (Vec::new(), [0; 4096]);
+    let mut received = Vec::new();
+    let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = connection.read(&mut bytes) {
         received.extend_from_slice(&bytes[..count]);
         while let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -88,7 +88,8 @@ pub fn hostile(seed: u64) -> Hostile {
     let none = || (Vec::new(), Vec::new());
     match KINDS.get(place) {
         Some((kind, make)) => {
-            let (bytes, (set, environment)) = (make(&mut dice), none());
+            let bytes = make(&mut dice);
+            let (set, environment) = none();
             Hostile {
                 kind,
                 bytes,
@@ -143,7 +144,8 @@ fn deep(dice: &mut Dice) -> Vec<u8> {
 }
 
 fn alias_bomb(dice: &mut Dice) -> Vec<u8> {
-    let (levels, width) = (2 + dice.below(30), 2 + dice.below(12));
+    let levels = 2 + dice.below(30);
+    let width = 2 + dice.below(12);
     let list = dice.below(2) == 0;
     let mut text = "a0: &a0 [x, y, z]\n".to_owned();
     for level in 1..levels {

@@ -142,7 +142,8 @@ impl Scrape {
     pub fn parse(text: String) -> Self {
         let mut samples = BTreeMap::new();
         let mut types: BTreeMap<String, String> = BTreeMap::new();
-        let (mut helped, mut family) = (String::new(), String::new());
+        let mut helped = String::new();
+        let mut family = String::new();
         assert!(text.ends_with('\n'));
         for line in text.lines() {
             if let Some(help) = line.strip_prefix("# HELP ") {

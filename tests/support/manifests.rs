@@ -34,7 +34,8 @@ pub fn manifests(arguments: &[&str], input: &str) -> Result<String, String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_owned());
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
     let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();
     // A command that takes no input may end before it is written.

@@ -15,13 +15,12 @@ pub struct Island {
 
 impl Island {
     pub fn make() -> Self {
-        let (number, process) = (NEXT.fetch_add(1, Ordering::SeqCst), std::process::id());
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
+        let process = std::process::id();
         assert!(number < 32, "a subnet has room for 32 islands");
-        let (name, near, far) = (
-            format!("tg{process}n{number}"),
-            format!("tn{process}n{number}"),
-            format!("tf{process}n{number}"),
-        );
+        let name = format!("tg{process}n{number}");
+        let near = format!("tn{process}n{number}");
+        let far = format!("tf{process}n{number}");
         // The range that is set aside for tests of networks (RFC 2544); of its 2^17 addresses, eight.
         let address = |host| format!("198.18.{}.{}", process % 256, number * 8 + host);
         let addresses = [address(2), address(3)];

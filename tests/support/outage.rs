@@ -135,7 +135,8 @@ pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
     before.sort();
     let mut whole: Vec<Duration> = during(began).map(|answer| answer.took).collect();
     whole.sort();
-    let (p99, worst) = (whole[(whole.len() - 1) * 99 / 100], whole[whole.len() - 1]);
+    let p99 = whole[(whole.len() - 1) * 99 / 100];
+    let worst = whole[whole.len() - 1];
     let back = answers
         .iter()
         .find(|answer| answer.at >= ended && answer.by == DecidedBy::Store);
@@ -163,7 +164,8 @@ pub fn judge(row: &str, answers: &[Answer], began: Instant, ended: Instant) {
 /// Waits, under load, until the store has decided for a while, so that every outage begins with a healthy store.
 pub async fn healthy(server: &Server) {
     let mut client = server.client().await;
-    let (started, mut in_a_row) = (Instant::now(), 0);
+    let started = Instant::now();
+    let mut in_a_row = 0;
     while in_a_row < 20 {
         let answer = client
             .should_allow(request("healthy", "open", None))

@@ -32,10 +32,8 @@ impl Proxy {
     /// Starts a proxy before the server at this port of the loopback address.
     pub fn before(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let (own, rules) = (
-            listener.local_addr().unwrap().port(),
-            Arc::new(Rules::default()),
-        );
+        let own = listener.local_addr().unwrap().port();
+        let rules = Arc::new(Rules::default());
         let shared = rules.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
@@ -110,11 +108,13 @@ fn serve(near: TcpStream, port: u16, rules: &Arc<Rules>) {
         return;
     };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
-    let (to_far, to_near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+    let to_far = far.try_clone().unwrap();
+    let to_near = near.try_clone().unwrap();
     for (from, to, is_near) in [(near, to_far, true), (far, to_near, false)] {
         let (sender, received) = channel();
         std::thread::spawn(move || write(to, &received));
-        let (rules, swallowed) = (rules.clone(), swallowed.clone());
+        let rules = rules.clone();
+        let swallowed = swallowed.clone();
         std::thread::spawn(move || {
             read(from, &sender, &swallowed, &rules);
             if is_near {

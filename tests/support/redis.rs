@@ -62,16 +62,17 @@ impl Redis {
                 .map(|word| (*word).to_owned())
                 .collect::<Vec<_>>()
         };
-        let (program, own) = (
-            owned(program),
-            ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"],
-        );
+        let program = owned(program);
+        let own = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"];
         let options = owned(&[&own, extra].concat());
         // Another process may take the port before the server binds it. Another port is tried then.
         for _ in 0..20 {
-            let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+            let directory = tempfile::tempdir().unwrap();
+            let port = free_port();
             let child = spawn(&program, port, directory.path(), &options);
-            let (host, program, options) = (host.to_owned(), program.clone(), options.clone());
+            let host = host.to_owned();
+            let program = program.clone();
+            let options = options.clone();
             let mut redis = Self {
                 child,
                 host,

@@ -107,7 +107,8 @@ impl Watched {
 impl Sentinel {
     fn start(master: u16, lines: &str) -> Self {
         for _ in 0..20 {
-            let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+            let directory = tempfile::tempdir().unwrap();
+            let port = free_port();
             let file = directory.path().join("sentinel.conf");
             let config = format!(
                 "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {SERVICE} 127.0.0.1 {master} 2\n\

@@ -339,7 +339,8 @@ pub fn field(line: &str, name: &str) -> String {
 fn read_log(child: &mut Child) -> (Arc<Mutex<Vec<String>>>, Receiver<String>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let (sender, started) = channel();
-    let (stdout, log) = (child.stdout.take().unwrap(), lines.clone());
+    let stdout = child.stdout.take().unwrap();
+    let log = lines.clone();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             log.lock().unwrap().push(line.clone());

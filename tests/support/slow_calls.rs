@@ -52,7 +52,8 @@ impl<'a> SlowCalls<'a> {
         redis.cli(&["eval", "for _ = 1, 10000000 do end", "0"]);
         assert_ne!(redis.cli(&["slowlog", "len"]), "0", "no slow call is seen");
         let stop = Arc::<AtomicBool>::default();
-        let (mut wire, stopped) = (Wire::to(redis), stop.clone());
+        let mut wire = Wire::to(redis);
+        let stopped = stop.clone();
         let constant = std::thread::spawn(move || {
             let words = [CONSTANT, "0"].map(|word| word.as_bytes().to_vec());
             while !stopped.load(Ordering::Relaxed) {

@@ -13,19 +13,15 @@ impl Tap {
     /// Starts a tap before the server at this port of the loopback address.
     pub fn before(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let (own, sent) = (
-            listener.local_addr().unwrap().port(),
-            Arc::new(Mutex::new(Vec::new())),
-        );
+        let own = listener.local_addr().unwrap().port();
+        let sent = Arc::new(Mutex::new(Vec::new()));
         let kept = sent.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
-                let (to_far, to_near, kept) = (
-                    far.try_clone().unwrap(),
-                    near.try_clone().unwrap(),
-                    kept.clone(),
-                );
+                let to_far = far.try_clone().unwrap();
+                let to_near = near.try_clone().unwrap();
+                let kept = kept.clone();
                 std::thread::spawn(move || pass(near, to_far, Some(&kept)));
                 std::thread::spawn(move || pass(far, to_near, None));
             }
@@ -40,7 +36,8 @@ impl Tap {
     /// The arguments of every command of this name that was sent, in their order.
     pub fn commands(&self, name: &str) -> Vec<Vec<Vec<u8>>> {
         let sent = self.sent.lock().unwrap();
-        let (mut rest, mut found) = (sent.as_slice(), Vec::new());
+        let mut rest = sent.as_slice();
+        let mut found = Vec::new();
         while let Some(count) = length(&mut rest, b'*') {
             let mut words = Vec::new();
             for _ in 0..count {

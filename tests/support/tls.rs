@@ -135,7 +135,8 @@ impl Folder {
     /// The section of the config, with fields after the pair's.
     pub fn section(&self, more: &str) -> String {
         let text = |path: &Path| path.display().to_string();
-        let (cert, key) = (text(&self.path("cert.pem")), text(&self.path("key.pem")));
+        let cert = text(&self.path("cert.pem"));
+        let key = text(&self.path("key.pem"));
         format!("tls: {{ cert_file: {cert}, key_file: {key}{more} }}")
     }
 }

@@ -280,10 +280,8 @@ mod tests {
             "{cost:?} {elapsed_us} us after {denied:?}"
         );
         let Some(aged) = aged else { return };
-        let (aged, expected) = (
-            numbers(&aged, limits, cost),
-            numbers(&expected, limits, cost),
-        );
+        let aged = numbers(&aged, limits, cost);
+        let expected = numbers(&expected, limits, cost);
         for (limit, (aged, expected)) in limits.iter().zip(aged.iter().zip(&expected)) {
             assert_eq!((aged.1, aged.2), (expected.1, expected.2), "{limit:?}");
             let passes = aged.1.is_none();

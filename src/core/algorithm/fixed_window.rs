@@ -311,7 +311,9 @@ mod tests {
             Reading::Calendar { window_us, .. } => window_us / HOUR,
             other => panic!("{other:?}"),
         };
-        let (before, long, after) = (HAVANA - 1, HAVANA, HAVANA + 25 * HOUR);
+        let before = HAVANA - 1;
+        let long = HAVANA;
+        let after = HAVANA + 25 * HOUR;
         assert_eq!([before, long, after].map(lasts), [24, 25, 24]);
     }
 }

@@ -106,7 +106,8 @@ impl Bucket {
     /// window more. A greater debt stays as it is.
     pub(super) fn charge_beyond(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let debt = self.debt(limit, now_us).at_rate_of(limit);
-        let (unit_us, most) = (limit.emission_us(), limit.capacity() + limit.quota());
+        let unit_us = limit.emission_us();
+        let most = limit.capacity() + limit.quota();
         let charged_us = debt.backlog_us + units.min(most) * unit_us;
         let backlog_us = charged_us.min(most * unit_us).max(debt.backlog_us);
         *self = Self::new(limit, now_us, Debt { backlog_us, ..debt });
@@ -200,7 +201,8 @@ impl Bucket {
 impl Debt {
     /// The same number of units at the rate of `limit`.
     fn at_rate_of(self, limit: &Limit) -> Self {
-        let (quota, emission_us) = (limit.quota(), limit.emission_us());
+        let quota = limit.quota();
+        let emission_us = limit.emission_us();
         if emission_us == self.emission_us {
             return Self { quota, ..self };
         }

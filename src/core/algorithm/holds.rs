@@ -151,7 +151,8 @@ impl<'a> KeyCall<'a> {
     }
 
     fn end_due(&mut self) -> EndedHolds {
-        let (mut ended, now_us) = (EndedHolds::default(), self.now_us);
+        let mut ended = EndedHolds::default();
+        let now_us = self.now_us;
         let plan = self.plan;
         let may_end = |hold: &NotedHold<'_>| {
             !hold.plan.releases_holds()
@@ -314,7 +315,8 @@ impl<'a> KeyCall<'a> {
     }
 
     fn extend(&mut self, id: &str, ttl_us: u64) -> HoldEvent {
-        let (now_us, mut expires_in_us) = (self.now_us, None);
+        let now_us = self.now_us;
+        let mut expires_in_us = None;
         let state = match self.find(id) {
             Some(Known::Open(place)) => {
                 let expires_us = self.key.notes.extend(place, now_us + ttl_us);
@@ -365,7 +367,8 @@ impl<'a> KeyCall<'a> {
     /// What a request of this cost would meet: a ShouldAllow or, under a concurrency limit, a reserve.
     fn peek(&self, cost: u64) -> KeyView {
         let mut verdict = test(self.limits, self.key.states, self.now_us, cost, Mode::Peek);
-        let (blocks, slots) = (self.blocks(), self.slots());
+        let blocks = self.blocks();
+        let slots = self.slots();
         let full_for_us = slots.and_then(|_| self.full_for_us());
         verdict.fits &= blocks.iter().all(|block| block.left_us == 0)
             && slots.is_none_or(|slots| slots.wait_us == 0)

@@ -61,7 +61,8 @@ mod tests {
 
     /// Points after these charges, each a time and a cost, as read at `now_us`. Each cost is peeked at by itself.
     fn points(limit: &Limit, charges: &[(u64, u64)], now_us: u64) -> Vec<(u64, u64)> {
-        let (limits, mut states) = (std::slice::from_ref(limit), [State::fresh(limit)]);
+        let limits = std::slice::from_ref(limit);
+        let mut states = [State::fresh(limit)];
         for (at_us, cost) in charges {
             assert!(
                 decide(

@@ -151,7 +151,8 @@ impl Runs {
         let Some(before) = self.runs.len().checked_sub(2) else {
             return false;
         };
-        let (older, newest) = (self.runs[before], self.runs[before + 1]);
+        let older = self.runs[before];
+        let newest = self.runs[before + 1];
         if !same(older.at_us, newest.at_us) {
             return false;
         }
@@ -220,7 +221,8 @@ impl Runs {
 /// Runs of these times and units. Times must rise strictly.
 impl FromIterator<(u64, u64)> for Runs {
     fn from_iter<I: IntoIterator<Item = (u64, u64)>>(runs: I) -> Self {
-        let (runs, mut through) = (runs.into_iter(), 0);
+        let runs = runs.into_iter();
+        let mut through = 0;
         // With a place for the next charge, which would double the memory else.
         let mut totals = VecDeque::with_capacity(runs.size_hint().0 + 1);
         totals.extend(runs.map(|(at_us, units)| {

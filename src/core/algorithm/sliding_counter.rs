@@ -67,7 +67,8 @@ impl Counter {
             current,
             previous,
         } = self.window_at(limit, now_us);
-        let (current_left, previous_left) = (current - of_current, previous - of_previous);
+        let current_left = current - of_current;
+        let previous_left = previous - of_previous;
         match (of_current + of_previous, current_left + previous_left) {
             // Nothing is written.
             (0, _) => {}

@@ -150,7 +150,8 @@ mod tests {
         /// Undoes it. Returns how many units came back.
         fn undo(&mut self, trial: &Trial) -> u64 {
             let limits = std::slice::from_ref(&self.limit);
-            let (now_us, instants) = (self.now_us, &trial.instants);
+            let now_us = self.now_us;
+            let instants = &trial.instants;
             let verdict = undo(limits, &mut self.states, now_us, trial.cost, instants);
             verdict.refunded(limits)[0]
         }
@@ -171,7 +172,8 @@ mod tests {
         steps: Vec<(u64, Step)>,
         check: impl Fn(&mut Subject, &mut Subject, &[Trial]) -> Result<(), TestCaseError>,
     ) -> Result<(), TestCaseError> {
-        let (mut key, mut twin) = (Subject::new(algorithm), Subject::new(of_twin));
+        let mut key = Subject::new(algorithm);
+        let mut twin = Subject::new(of_twin);
         let mut trials = Vec::new();
         for (after_us, step) in steps {
             key.now_us += after_us;
@@ -262,7 +264,9 @@ mod tests {
         #[test]
         fn a_window_from_the_first_request_passes_no_quota(steps in steps()) {
             let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
-            let (mut key, mut trials, mut passed) = (Subject::new(algorithm), Vec::new(), (0, 0));
+            let mut key = Subject::new(algorithm);
+            let mut trials = Vec::new();
+            let mut passed = (0, 0);
             for (after_us, step) in steps {
                 key.now_us += after_us;
                 match step {
@@ -292,7 +296,8 @@ mod tests {
         #[test]
         fn a_bucket_owes_at_least_what_was_charged_and_at_most_a_trial_s_time_more(steps in steps(), burst in 1..40_u64) {
             let algorithm = Algorithm::TokenBucket { burst };
-            let (mut key, mut twin) = (Subject::new(algorithm), Subject::new(algorithm));
+            let mut key = Subject::new(algorithm);
+            let mut twin = Subject::new(algorithm);
             let backlog = |subject: &mut Subject| match subject.reading() {
                 Reading::Bucket { backlog_us, .. } => backlog_us,
                 other => panic!("{other:?}"),
@@ -326,7 +331,9 @@ mod tests {
         #[test]
         fn a_bucket_of_trials_that_overlap_passes_its_bound_by_a_trial_s_time_at_most(steps in steps(), burst in 1..40_u64) {
             let mut key = Subject::new(Algorithm::TokenBucket { burst });
-            let (emission_us, mut longest_us, mut trials) = (key.limit.emission_us(), 0, Vec::<Trial>::new());
+            let emission_us = key.limit.emission_us();
+            let mut longest_us = 0;
+            let mut trials = Vec::<Trial>::new();
             // When the debt of the charges that stay would end.
             let mut tat_us = 0;
             for (after_us, step) in steps {

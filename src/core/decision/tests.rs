@@ -4,7 +4,8 @@ use super::*;
 use smallvec::smallvec;
 
 fn status(name: &str, remaining: u64, limit: u64, retry_after_us: Option<u64>) -> LimitStatus {
-    let (window_us, frees_at_once) = (1_000_000, false);
+    let window_us = 1_000_000;
+    let frees_at_once = false;
     LimitStatus {
         name: name.into(),
         limit,

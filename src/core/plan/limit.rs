@@ -201,7 +201,8 @@ impl Limit {
             other => other,
         };
         let window = Duration::from_micros(self.window_us);
-        let (name, quota) = (self.name.clone(), quota.unwrap_or(self.quota));
+        let name = self.name.clone();
+        let quota = quota.unwrap_or(self.quota);
         let limit = match &self.calendar {
             Some(calendar) => Self::by_calendar(name, quota, calendar.clone()),
             None => Self::new(name, quota, window, algorithm),

@@ -27,7 +27,8 @@ pub(super) fn unit(table: &Table) -> Option<CalendarUnit> {
 
 /// A limit of calendar windows, from the fields of its table.
 pub(super) fn limit(mut table: Table, unit: CalendarUnit, errors: &mut ErrorList) -> Option<Limit> {
-    let (path, errors_before) = (table.path.clone(), errors.len());
+    let path = table.path.clone();
+    let errors_before = errors.len();
     table.take("window");
     if let Some(node) = table.take("algorithm") {
         check_algorithm(node, errors);

@@ -27,7 +27,8 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<CheckSet
     let ipv6_prefix = check.read_or("ipv6_prefix", default.ipv6_prefix, ipv6_prefix, errors);
     let headers = check.choice_or("headers", default.headers, &HeaderForm::NAMES, errors);
     check.finish(errors);
-    let (subjects, headers) = (subjects?, headers?);
+    let subjects = subjects?;
+    let headers = headers?;
     Some(CheckSettings {
         subjects,
         trusted_proxies: trusted_proxies?,

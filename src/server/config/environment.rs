@@ -275,7 +275,8 @@ mod tests {
     use super::*;
 
     fn error_of(name: &str) -> String {
-        let (mut errors, variables) = (Vec::new(), [(name.to_owned(), "canary".to_owned())]);
+        let mut errors = Vec::new();
+        let variables = [(name.to_owned(), "canary".to_owned())];
         assert!(settings(&variables, &mut errors).is_empty(), "{name}");
         assert_eq!(errors.len(), 1, "{name}");
         assert!(!errors[0].message.contains("canary"));

@@ -31,7 +31,8 @@ pub(super) fn concurrency(
     place: usize,
     errors: &mut ErrorList,
 ) -> Option<Concurrency> {
-    let (path, errors_before) = (table.path.clone(), errors.len());
+    let path = table.path.clone();
+    let errors_before = errors.len();
     table.take("algorithm");
     let quota = required(&mut table, "quota", errors).and_then(|node| node.number(errors));
     let name = table.read("name", group, errors);
@@ -110,7 +111,9 @@ fn lease(
     let path = node.path.clone();
     let duration = node.duration(errors)?;
     if !(least..=LEASE_MAX).contains(&duration) {
-        let (is, least, most) = (Shown(duration), Shown(least), Shown(LEASE_MAX));
+        let is = Shown(duration);
+        let least = Shown(least);
+        let most = Shown(LEASE_MAX);
         report(errors, &path, format!("is {is}; write {least} to {most}"));
         return None;
     }

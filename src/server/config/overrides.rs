@@ -151,7 +151,8 @@ fn plan_name(node: Node, names: &PlanNames, errors: &mut ErrorList) -> Option<St
 }
 
 fn subject(table: &mut Table, errors: &mut ErrorList) -> Option<OverrideSubject> {
-    let (key, prefix) = (table.take("key"), table.take("key_prefix"));
+    let key = table.take("key");
+    let prefix = table.take("key_prefix");
     let (node, of): (_, fn(Box<str>) -> OverrideSubject) = match (key, prefix) {
         (Some(key), None) => (key, OverrideSubject::Key),
         (None, Some(prefix)) => (prefix, OverrideSubject::Prefix),

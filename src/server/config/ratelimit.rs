@@ -122,7 +122,8 @@ impl<'s> File<'s> {
             .map(|(text, _)| text)
             .map_err(|error| failed(vec![error]))?;
         let root = yaml::parse(&text).map_err(failed)?;
-        let (mut errors, mut warnings) = (ErrorList::new(), ErrorList::new());
+        let mut errors = ErrorList::new();
+        let mut warnings = ErrorList::new();
         let domain = descriptors::domain(Node::root(root), &mut errors, &mut warnings);
         match domain.filter(|_| errors.is_empty()) {
             Some(domain) => Ok(Self {

@@ -40,7 +40,8 @@ pub(super) fn check(root: Value, errors: &mut ErrorList) -> Option<Config> {
     root.finish(errors);
     check_endpoint::check_plans(check.as_ref()?, &names, errors);
     let plans = overrides.checked_with(plans?.with_envoy(envoy?), errors);
-    let (listen, status) = (listen?, status?);
+    let listen = listen?;
+    let status = status?;
     Some(Config {
         warnings: warnings(&plans, &listen, &status),
         listen,

@@ -342,7 +342,8 @@ fn is_name(text: &str) -> bool {
 /// Where the value at `path` was read, or else the innermost value around it. Of a table or list, also where a part of it was read
 /// that is not from the text.
 pub(super) fn place_of(mut value: &Value, path: &str) -> Option<String> {
-    let (mut rest, mut place) = (path, value.origin());
+    let mut rest = path;
+    let mut place = value.origin();
     while !rest.is_empty() {
         let found = match &value.kind {
             ValueKind::Table(fields) => field_at(fields, rest),

@@ -119,7 +119,8 @@ fn deadline(node: Node, errors: &mut ErrorList) -> Option<Duration> {
 
 /// The number of replicas; the inner value is `None` for `auto`.
 fn replicas(node: Node, errors: &mut ErrorList) -> Option<Option<u64>> {
-    let (path, text) = (node.path.clone(), node.plain_text());
+    let path = node.path.clone();
+    let text = node.plain_text();
     if text.as_deref() == Some(AUTO) {
         return Some(None);
     }
@@ -253,8 +254,10 @@ fn tls(node: Node, errors: &mut ErrorList) -> Option<RedisTls> {
     let mut table = node.table(errors)?;
     let mut text =
         |field| optional_text(&mut table, field, errors).map(|found| found.map(|(_, text)| text));
-    let (ca_file, server_name) = (text("ca_file"), text("server_name"));
-    let (cert_file, key_file) = (text("cert_file"), text("key_file"));
+    let ca_file = text("ca_file");
+    let server_name = text("server_name");
+    let cert_file = text("cert_file");
+    let key_file = text("key_file");
     table.finish(errors);
     let identity = match (cert_file?, key_file?) {
         (Some(cert), Some(key)) => Some((cert.into(), key.into())),

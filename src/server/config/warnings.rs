@@ -34,7 +34,8 @@ fn group_warning(group: &str, plans: &[&Plan]) -> Option<String> {
         .find(|(first, second)| {
             only_in(first, second).is_some() && only_in(second, first).is_some()
         })?;
-    let (of_first, of_second) = (only_in(first, second)?, only_in(second, first)?);
+    let of_first = only_in(first, second)?;
+    let of_second = only_in(second, first)?;
     Some(format!(
         "plans {} and {} say counts_as {group}, and limits {} and {} count apart, so who changes plans is fresh by them; give \
          both the same algorithm, window, anchor and precision",

@@ -90,8 +90,10 @@ fn check_tokens(text: &str) -> Result<(), ConfigError> {
 ///
 /// Only bytes are counted, so quotes and comments count too: the result may be too high, never too low.
 fn count_tokens(text: &str) -> (usize, usize) {
-    let (mut tokens, mut bracket_checks, mut open, mut quotes) =
-        (0_usize, 0_usize, 0_usize, 0_usize);
+    let mut tokens = 0_usize;
+    let mut bracket_checks = 0_usize;
+    let mut open = 0_usize;
+    let mut quotes = 0_usize;
     // Whether an unquoted value has begun since the last special character; its letters are one token.
     let mut in_value = false;
     for byte in text.bytes() {

@@ -87,7 +87,8 @@ impl AdminServer {
                     routes: routes.clone(),
                     account: account.clone(),
                 };
-                let (draining, window) = (watch::channel(false).0, STREAM_WINDOW_BYTES);
+                let draining = watch::channel(false).0;
+                let window = STREAM_WINDOW_BYTES;
                 let options = ConnectionOptions {
                     streams: STREAMS_MAX,
                     window,

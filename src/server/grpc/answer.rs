@@ -219,7 +219,8 @@ async fn run<H: RequestHandler>(
     mut call: CallFuture<H>,
     mut respond: SendResponse<Chunk<HeldByPiece>>,
 ) {
-    let (inbound, account) = (call.inbound.take(), call.calls.account().clone());
+    let inbound = call.inbound.take();
+    let account = call.calls.account().clone();
     let read = |context: &mut Context<'_>| inbound.iter().for_each(|inbound| inbound.read(context));
     let response = poll_fn(|context| {
         let _measured = account.turn().measure();
@@ -233,7 +234,8 @@ async fn run<H: RequestHandler>(
     let Some(response) = response.await else {
         return;
     };
-    let (hold, is_stream) = (call.hold(response.body()), call.is_stream);
+    let hold = call.hold(response.body());
+    let is_stream = call.is_stream;
     drop(call);
     let Some(mut sending) = Sending::begin(&mut respond, response, hold, is_stream) else {
         return;

@@ -213,10 +213,8 @@ impl ConnectionCallLimits {
 
     /// Returns a permit for a call of this kind, if the limits allow it.
     pub(super) fn permit(self: &Rc<Self>, kind: CallKind) -> Option<CallPermit> {
-        let (all, mine) = (
-            &self.worker.used.calls[kind as usize],
-            &self.used.calls[kind as usize],
-        );
+        let all = &self.worker.used.calls[kind as usize];
+        let mine = &self.used.calls[kind as usize];
         let free = kind.calls_max().saturating_sub(all.get());
         let unfinished = self.worker.unfinished.calls[kind as usize].get();
         let may_have =
@@ -244,7 +242,8 @@ impl ConnectionCallLimits {
     /// Waits until there is room for a large request, and counts it. Requests that are incomplete make room, those first that
     /// have held bytes longest.
     pub(super) fn poll_reserve(&self, bytes: usize, context: &Context<'_>) -> Poll<Charge> {
-        let (worker, unfinished) = (&self.worker, &self.worker.unfinished);
+        let worker = &self.worker;
+        let unfinished = &self.worker.unfinished;
         let taken = |kind: CallKind| unfinished.calls[kind as usize].get() * kind.bytes();
         let evictable =
             unfinished.bytes.get() + CallKind::NEED_ROOM.into_iter().map(taken).sum::<usize>();

@@ -379,8 +379,10 @@ impl From<(String, String)> for should_allow_joint_response::HttpHeadersEntry {
 
 /// Converts a decision, without header fields.
 pub(super) fn response(decision: &Decision, detailed: bool) -> pb::ShouldAllowResponse {
-    let (allowed, outcome) = (decision.allowed(), outcome(decision.outcome));
-    let (binding, key) = (decision.binding(), decision.key_status());
+    let allowed = decision.allowed();
+    let outcome = outcome(decision.outcome);
+    let binding = decision.binding();
+    let key = decision.key_status();
     pb::ShouldAllowResponse {
         allowed,
         outcome: outcome.into(),
@@ -450,10 +452,8 @@ fn decided_by(by: DecidedBy) -> pb::DecidedBy {
 /// Converts microseconds. The wire's duration is finer, so nothing is rounded.
 pub(super) fn duration(us: u64) -> prost_types::Duration {
     // Both parts fit: u64 microseconds are below 2^45 seconds.
-    let (seconds, nanos) = (
-        i64::try_from(us / 1_000_000),
-        i32::try_from(us % 1_000_000 * 1_000),
-    );
+    let seconds = i64::try_from(us / 1_000_000);
+    let nanos = i32::try_from(us % 1_000_000 * 1_000);
     prost_types::Duration {
         seconds: seconds.unwrap_or(i64::MAX),
         nanos: nanos.unwrap_or(i32::MAX),

@@ -107,8 +107,8 @@ mod tests {
         watch::Sender<bool>,
         impl Stream<Item = Result<u32, Status>>,
     ) {
-        let ((ask, mut asked), (draining, drain)) =
-            (mpsc::unbounded_channel(), watch::channel(false));
+        let (ask, mut asked) = mpsc::unbounded_channel();
+        let (draining, drain) = watch::channel(false);
         let requests = stream::poll_fn(move |context| asked.poll_recv(context));
         let answer = |requests: UntilDrain<_>| {
             requests
@@ -145,8 +145,8 @@ mod tests {
 
     #[tokio::test]
     async fn requests_already_read_are_answered_first_and_no_more_are_read() {
-        let ((ask, mut asked), (draining, drain)) =
-            (mpsc::unbounded_channel(), watch::channel(false));
+        let (ask, mut asked) = mpsc::unbounded_channel();
+        let (draining, drain) = watch::channel(false);
         let (go, gone) = oneshot::channel();
         let mut gone = Some(gone);
         let requests = stream::poll_fn(move |context| asked.poll_recv(context));

@@ -43,7 +43,8 @@ type Piece = (u8, u8, u8, Vec<u8>);
 
 #[test]
 fn fuzz_frames() {
-    let (address, connections) = (server(), AtomicU64::new(0));
+    let address = server();
+    let connections = AtomicU64::new(0);
     fuzz!("frames", Vec<Piece>, |pieces: &Vec<Piece>| {
         let sent: Vec<u8> = PREFACE
             .iter()
@@ -209,9 +210,7 @@ pub(super) fn service() -> Service<MemoryStore> {
         expected_replicas: 1,
         deny_cache_entries: 0,
     };
-    let (clock, store) = (
-        Arc::new(SystemClock),
-        MemoryStore::new(CAPACITY_MIN, Arc::new(SystemClock)),
-    );
+    let clock = Arc::new(SystemClock);
+    let store = MemoryStore::new(CAPACITY_MIN, Arc::new(SystemClock));
     Service::new(Arc::new(Limiter::new(plans, store, settings, clock)))
 }

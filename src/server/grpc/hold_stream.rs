@@ -295,7 +295,8 @@ impl<S: Store> HeldByStream<S> {
     }
 
     fn settle(&mut self, id: u64, request: pb::SettleRequest) -> Result<Calling, Status> {
-        let (detailed, asked) = (request.detailed, (false, request.http_headers));
+        let detailed = request.detailed;
+        let asked = (false, request.http_headers);
         let (subject, settle) = convert::settle(request)?;
         let of = (subject.0.clone(), settle.0.clone());
         self.leases.settle_begins(&of.0, &of.1);
@@ -431,7 +432,8 @@ impl<S: Store> HeldByStream<S> {
 
     /// Asks once for the end of each hold. Returns whether the store answered some of it.
     async fn ask_for_ends(&mut self) -> bool {
-        let (mut last, mut is_answered) = (None, false);
+        let mut last = None;
+        let mut is_answered = false;
         loop {
             let (numbers, asked) = self.leases.ends(last);
             if numbers.is_empty() {

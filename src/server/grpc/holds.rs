@@ -92,7 +92,8 @@ impl<S: Store> Service<S> {
     ) -> Result<pb::SettleResponse, Status> {
         let caller = convert::caller_deadline(request.metadata())?;
         let request = request.into_inner();
-        let (detailed, asked) = (request.detailed, (false, request.http_headers));
+        let detailed = request.detailed;
+        let asked = (false, request.http_headers);
         let (subject, settle) = convert::settle(request)?;
         let settled = self.limiter.settle(subject, settle, caller).await;
         let settled = settled.map_err(|refused| convert::refusal(&refused))?;

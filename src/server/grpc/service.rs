@@ -284,16 +284,15 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         request: Request<Streaming<pb::ShouldAllowStreamRequest>>,
     ) -> Result<Response<BoxStream<pb::ShouldAllowStreamResponse>>, Status> {
-        let (limiter, drain) = (
-            self.limiter.clone(),
-            request.extensions().get::<DrainSignal>().cloned(),
-        );
+        let limiter = self.limiter.clone();
+        let drain = request.extensions().get::<DrainSignal>().cloned();
         let form = self.header_form;
         let account = request.extensions().get::<Arc<Account>>().cloned();
         let caller = convert::caller_deadline(request.metadata())?;
         // The caller's deadline applies to the stream as a whole; the requests in it have none of their own.
         let decide = move |requests: Vec<pb::ShouldAllowRequest>| {
-            let (limiter, account) = (limiter.clone(), account.clone());
+            let limiter = limiter.clone();
+            let account = account.clone();
             async move {
                 let count = requests.len();
                 let (decided, kept) = match room_for_answers(&limiter, &requests, account.as_ref())
@@ -407,7 +406,8 @@ mod tests {
             http_headers: true,
             ..Default::default()
         };
-        let (worker, requests) = (WorkerAccount::default(), vec![request; 64]);
+        let worker = WorkerAccount::default();
+        let requests = vec![request; 64];
         let accounts: Vec<_> = (0..100).map(|_| worker.open()).collect();
         let rooms = accounts.iter().cycle().take(1_000);
         let (granted, refused): (Vec<_>, Vec<_>) = rooms

@@ -448,7 +448,8 @@ pub(super) fn health_and_reflection(
         })
     };
     // Both versions of reflection: ghz and older grpcurl know only v1alpha.
-    let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
+    let v1 = reflection().build_v1();
+    let v1alpha = reflection().build_v1alpha();
     let v1 = v1
         .expect("descriptors that this build made decode")
         .accept_compressed(CompressionEncoding::Gzip);

@@ -93,7 +93,8 @@ where
 {
     /// Reads the requests that have arrived, up to [`IN_FLIGHT`], and begins to decide them.
     fn read(&mut self, context: &mut Context<'_>) {
-        let (mut ids, mut batch) = (Vec::new(), Vec::new());
+        let mut ids = Vec::new();
+        let mut batch = Vec::new();
         while self.in_flight < IN_FLIGHT
             && let Some(requests) = &mut self.requests
             && let Poll::Ready(next) = requests.poll_next_unpin(context)
@@ -204,7 +205,8 @@ mod tests {
         Batches,
         impl Stream<Item = Result<ShouldAllowStreamResponse, Status>>,
     ) {
-        let ((ask, mut requests), batches) = (mpsc::unbounded_channel(), Batches::default());
+        let (ask, mut requests) = mpsc::unbounded_channel();
+        let batches = Batches::default();
         let recorded = batches.clone();
         let decide = move |requests: Vec<ShouldAllowRequest>| {
             let (go, gone) = oneshot::channel();

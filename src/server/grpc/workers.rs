@@ -71,9 +71,11 @@ impl Workers {
         let (health, health_service) = health_reporter();
         health.set_service_status("", ServingStatus::Serving).await;
         set_health(&health, ServingStatus::Serving).await;
-        let (other_routes, factory) = (OtherRoutes::new(&health_service), Arc::new(factory));
+        let other_routes = OtherRoutes::new(&health_service);
+        let factory = Arc::new(factory);
         let connections_max = CONNECTIONS_MAX.saturating_mul(count.get());
-        let (mut pool, ends) = (WorkerPool::new(connections_max), FuturesUnordered::new());
+        let mut pool = WorkerPool::new(connections_max);
+        let ends = FuturesUnordered::new();
         let mut starting = Vec::new();
         for index in 0..count.get() {
             let (ready, started) = oneshot::channel();
@@ -163,7 +165,8 @@ impl WorkerEnds {
 
     /// Sets the health of the service to NOT_SERVING. Clients that watch its health are told.
     pub(super) fn unready(&self) -> impl Future<Output = ()> + use<> {
-        let (health, becoming_ready) = (self.health.clone(), self.becoming_ready.clone());
+        let health = self.health.clone();
+        let becoming_ready = self.becoming_ready.clone();
         async move {
             becoming_ready.iter().for_each(AbortHandle::abort);
             set_health(&health, ServingStatus::NotServing).await;
@@ -269,7 +272,8 @@ async fn connect<T: WorkerService>(
         age,
         admission,
     } = connection;
-    let ((draining, drain), limits) = (watch::channel(false), services.calls().clone());
+    let (draining, drain) = watch::channel(false);
+    let limits = services.calls().clone();
     let calls = limits.connection(admission.usage());
     let account = calls.account().clone();
     let options = ConnectionOptions {
@@ -295,9 +299,11 @@ async fn serve<T: WorkerService>(
     services: Services<T>,
     mut connections: mpsc::UnboundedReceiver<QueuedConnection>,
 ) -> Drained {
-    let (services, (stop, stopping)) = (Rc::new(services), watch::channel(false));
+    let services = Rc::new(services);
+    let (stop, stopping) = watch::channel(false);
     while let Some(QueuedConnection { connection, permit }) = connections.recv().await {
-        let (services, stopping) = (services.clone(), stopping.clone());
+        let services = services.clone();
+        let stopping = stopping.clone();
         tokio::task::spawn_local(async move {
             connect(connection, &services, stopping).await;
             drop(permit);

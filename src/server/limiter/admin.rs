@@ -85,7 +85,8 @@ impl<S: Store> Limiter<S> {
             cost,
             mode: Mode::Refund,
         };
-        let (deadline, started) = (self.admin_deadline(), self.common.clock.monotonic());
+        let deadline = self.admin_deadline();
+        let started = self.common.clock.monotonic();
         let verdict =
             within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
         self.forget_denials(&check.plan.counts_as, &check.key);
@@ -95,7 +96,8 @@ impl<S: Store> Limiter<S> {
             let _ =
                 within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
         }
-        let (verdict, limits) = (verdict??, check.plan.limits());
+        let verdict = verdict??;
+        let limits = check.plan.limits();
         let limits = verdict
             .statuses(limits, Cost::ONE)
             .into_iter()
@@ -124,7 +126,8 @@ impl<S: Store> Limiter<S> {
         if groups.is_empty() {
             return Err(AdminError::NothingCounted(asked.1.name.clone()));
         }
-        let (deadline, started) = (self.admin_deadline(), self.common.clock.monotonic());
+        let deadline = self.admin_deadline();
+        let started = self.common.clock.monotonic();
         let mut existed = false;
         let subjects = groups
             .iter()

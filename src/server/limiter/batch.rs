@@ -29,10 +29,12 @@ impl<S: Store> Limiter<S> {
         requests: Vec<Check<String>>,
         caller: Option<CallerDeadline>,
     ) -> Result<Vec<Result<(Decision, Arc<Plan>), Refusal>>, Refusal> {
-        let (worker_plans, started_at) = (self.worker.worker_plans(), self.call_start());
+        let worker_plans = self.worker.worker_plans();
+        let started_at = self.call_start();
         let count = requests.len();
         // For each request what counts it, with its check apart, for the store; or `None`, and apart what is known without the store.
-        let (mut asked, mut checks) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut asked = Vec::with_capacity(count);
+        let mut checks = Vec::with_capacity(count);
         let mut known = Vec::new();
         for request in requests {
             let decided = match self.find_plan(&worker_plans, request) {
@@ -63,7 +65,8 @@ impl<S: Store> Limiter<S> {
         let mut answers = Box::pin(self.ask(&checks, self.caller_limit(caller))).await?;
         let at = (started_at, self.record_call_time(started_at));
         drop(waiting);
-        let (mut known, mut checks) = (known.into_iter(), checks.into_iter());
+        let mut known = known.into_iter();
+        let mut checks = checks.into_iter();
         let mut decisions = Vec::with_capacity(count);
         for plans in asked {
             let asked = plans.and_then(|plans| Some((plans, checks.next()?)));

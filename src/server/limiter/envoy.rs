@@ -206,7 +206,8 @@ impl<S: Store> Limiter<S> {
         place: DecidingDomain<'_>,
         mut found: Vec<FoundDescriptor>,
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
-        let (started_at, mut checks) = (self.call_start(), Vec::with_capacity(found.len()));
+        let started_at = self.call_start();
+        let mut checks = Vec::with_capacity(found.len());
         for found in &mut found {
             let DescriptorState::Check(check) =
                 std::mem::replace(&mut found.state, DescriptorState::Unmatched)
@@ -246,7 +247,8 @@ impl<S: Store> Limiter<S> {
             let DescriptorState::Pending(check_index) = found.state else {
                 continue;
             };
-            let (plans, check) = (found.counted_in(place), &checks[check_index]);
+            let plans = found.counted_in(place);
+            let check = &checks[check_index];
             // The deny cache knows a plan by its address, and that of an override is made for one call.
             let remembered_at = started_at.filter(|_| found.limit_override.is_none());
             let decision = match &mut answers {

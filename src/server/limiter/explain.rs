@@ -290,10 +290,8 @@ impl<S: Store> Limiter<S> {
         points
             .into_iter()
             .filter_map(|(limit_index, cost)| {
-                let (limit, first) = (
-                    limits.get(limit_index)?,
-                    *verdict.readings.get(limit_index)?,
-                );
+                let limit = limits.get(limit_index)?;
+                let first = *verdict.readings.get(limit_index)?;
                 let reading = if is_log(limit_index) {
                     answers.next()?.ok()?.readings.first().copied()?
                 } else {

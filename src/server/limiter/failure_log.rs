@@ -63,7 +63,8 @@ impl FailureLog {
             .filter(|_| may_be_of_key)
             .map(|subject| subject())
             .unzip();
-        let (plan, key_hash) = (plan.map(display), key_hash.map(display));
+        let plan = plan.map(display);
+        let key_hash = key_hash.map(display);
         tracing::warn!(kind = error.kind(), %error, decisions, plan, key_hash, "the store could not decide; answered by the plan's on_store_failure");
     }
 
@@ -128,7 +129,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_failure_has_lines_of_its_own() {
-        let (log, now) = (FailureLog::default(), monotonic());
+        let log = FailureLog::default();
+        let now = monotonic();
         let due = |error: StoreError| log.throttles[error.kind_index()].due(now);
         assert_eq!(due(StoreError::Full), Some(1));
         assert_eq!(due(StoreError::Full), None);
@@ -137,7 +139,8 @@ mod tests {
 
     #[test]
     fn refusals_are_present_while_they_go_on_and_a_lost_connection_is_none() {
-        let (log, start) = (FailureLog::default(), monotonic());
+        let log = FailureLog::default();
+        let start = monotonic();
         let at = |second| start + Duration::from_secs(second);
         log.log(
             &StoreError::Unreachable("gone".to_owned()),
@@ -164,7 +167,8 @@ mod tests {
 
     #[test]
     fn the_end_of_refusals_is_told_once_and_not_while_they_go_on() {
-        let (log, start) = (FailureLog::default(), monotonic());
+        let log = FailureLog::default();
+        let start = monotonic();
         let at = |second| start + Duration::from_secs(second);
         let is_told = |second| log.is_refusing.load(Ordering::Relaxed) && log.has_ended(at(second));
         assert!(!is_told(0), "nothing was refused");

@@ -348,7 +348,8 @@ impl<S: Store> Limiter<S> {
         (id, call): (Option<RequestId>, HoldCall),
         caller: Option<CallerDeadline>,
     ) -> Result<(Result<HoldVerdict, StoreError>, Duration), Refusal> {
-        let (mut check, deadline) = (hold_check(found, id, call), self.store_deadline());
+        let mut check = hold_check(found, id, call);
+        let deadline = self.store_deadline();
         let (mut answer, mut took) = self.ask_about_holds(&check, caller, deadline).await?;
         if let Ok(verdict) = &answer
             && let HoldEvent::Refused(known) = &verdict.event

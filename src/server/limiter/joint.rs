@@ -392,7 +392,8 @@ pub(super) fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> V
     let mut sums = Sums::default();
     let mut decisions = Vec::with_capacity(checks.len());
     for (check, verdict) in checks.iter().zip(verdicts) {
-        let (plan, key) = (&check.plan, &check.key);
+        let plan = &check.plan;
+        let key = &check.key;
         let sum = sums.tested_cost(&plan.counts_as, key, check.cost);
         if (verdict.fits || !plan.shadow) && adds_up(check, checks) {
             sums.add(&plan.counts_as, key, check.cost);
@@ -421,14 +422,16 @@ pub(super) fn tested(checks: &[Check], verdicts: &[Verdict], by: DecidedBy) -> V
 /// What each check is tested with, apart from what plans in shadow mode add: that depends on whether they fit, which only the store
 /// knows.
 pub(super) fn sums_without_shadow(checks: &[&Check]) -> Vec<Cost> {
-    let (mut sums, mut tested) = (Sums::default(), Vec::new());
+    let mut sums = Sums::default();
+    let mut tested = Vec::new();
     // As the store sees them, which is asked only where something is counted.
     let counts = |check: &Check| !check.plan.limits().is_empty();
     let charges = checks
         .iter()
         .any(|check| check.mode == Mode::Charge && counts(check));
     for check in checks {
-        let (counts_as, key) = (&check.plan.counts_as, &check.key);
+        let counts_as = &check.plan.counts_as;
+        let key = &check.key;
         tested.push(sums.tested_cost(counts_as, key, check.cost));
         if counts(check) && !check.plan.shadow && (check.mode == Mode::Charge || !charges) {
             sums.add(counts_as, key, check.cost);

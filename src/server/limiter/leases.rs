@@ -283,7 +283,8 @@ impl<T> Leases<T> {
 
     /// Takes those that are due, at most [`RENEWED_TOGETHER`], with what to ask. [`Self::note`] gets the answers.
     pub fn take_due(&mut self, now: Instant) -> (Vec<u64>, Vec<Ask>) {
-        let (mut numbers, mut asked) = (Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
+        let mut asked = Vec::new();
         while asked.len() < RENEWED_TOGETHER
             && let Some((at, number)) = self.due.first().copied()
             && at

@@ -379,7 +379,8 @@ mod tests {
 
     #[test]
     fn counting_allocates_nothing() {
-        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::with_plans(1));
+        let metrics = Metrics::default();
+        let worker_plans = WorkerPlans::with_plans(1);
         let decision = Decision::uncounted(Outcome::Denied, DecidedBy::Store, None);
         let counted = allocation_counter::measure(|| {
             let _waiting = metrics.waiting(1);
@@ -392,7 +393,8 @@ mod tests {
 
     #[test]
     fn a_decision_is_timed_and_a_peek_is_not_counted_as_a_decision() {
-        let (metrics, worker_plans) = (Metrics::default(), WorkerPlans::with_plans(1));
+        let metrics = Metrics::default();
+        let worker_plans = WorkerPlans::with_plans(1);
         let decision = Decision::uncounted(Outcome::Allowed, DecidedBy::Store, None);
         metrics.decided(worker_plans.counters(0), Mode::Charge, &decision, TOOK);
         metrics.decided(worker_plans.counters(0), Mode::Peek, &decision, TOOK);
@@ -417,7 +419,8 @@ mod tests {
     fn a_dropped_guard_no_longer_counts_as_waiting() {
         let metrics = Metrics::default();
         let waiting = || metrics.waiting.load(Ordering::Relaxed);
-        let (one, many) = (metrics.waiting(1), metrics.waiting(99));
+        let one = metrics.waiting(1);
+        let many = metrics.waiting(99);
         assert_eq!(waiting(), 100);
         drop(many);
         assert_eq!(waiting(), 1);

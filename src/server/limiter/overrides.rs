@@ -120,7 +120,8 @@ impl<S> Limiter<S> {
     /// The time of the store's clock, by which overrides expire, in microseconds since 1970. Before the store's first answer, that of
     /// this process.
     pub(super) fn overrides_now_us(&self) -> u64 {
-        let (clock, known) = (&self.common.clock, self.common.registry().store_clock);
+        let clock = &self.common.clock;
+        let known = self.common.registry().store_clock;
         known.map_or_else(
             || clock.now_us(),
             |(store_us, at)| {
@@ -272,10 +273,8 @@ impl Overrides {
             ..unset(&new.plan, new.subject)
         };
         self.check_effect(&entry)?;
-        let (name, payload) = (
-            codec::name(&entry.plan, &entry.subject),
-            codec::payload(&entry),
-        );
+        let name = codec::name(&entry.plan, &entry.subject);
+        let payload = codec::payload(&entry);
         let decide = |known: &RuntimeOverrides, now_us| {
             if let Expiry::At(at_us) = new.expiry
                 && at_us <= now_us
@@ -342,10 +341,8 @@ impl Overrides {
         let turn = turn.await.map_err(|_| late())?;
         loop {
             Box::pin(self.refresh(&turn, until)).await?;
-            let (known, now_us) = (
-                self.0.limiter.runtime_overrides(),
-                self.0.limiter.overrides_now_us(),
-            );
+            let known = self.0.limiter.runtime_overrides();
+            let now_us = self.0.limiter.overrides_now_us();
             let present = known
                 .present(entry, now_us)
                 .map_or(0, |present| present.version);

@@ -95,7 +95,8 @@ impl PlanSnapshot {
                     plan.clone()
                 }
             };
-        let (envoy, overrides) = (plans.envoy().clone(), plans.overrides().clone());
+        let envoy = plans.envoy().clone();
+        let overrides = plans.overrides().clone();
         let default = plans.default_plan().map(|(_, plan)| plan.name.clone());
         let mut plans: PlanSet = plans.iter().map(kept_or_new).collect();
         // The names are the same, so the default plan is among them.
@@ -115,7 +116,8 @@ impl PlanSnapshot {
 
     /// What finds plans and differs, by its name in the config: the default plan by its name, the rules for descriptors, and overrides.
     pub fn changed_beside_plans(&self, other: &Self) -> Vec<&'static str> {
-        let (plans, others) = (&self.plans, &other.plans);
+        let plans = &self.plans;
+        let others = &other.plans;
         let name = |plans: &PlanSet| plans.default_plan().map(|(_, plan)| plan.name.clone());
         let differing = [
             ("default_plan", name(plans) != name(others)),

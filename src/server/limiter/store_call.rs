@@ -78,7 +78,8 @@ impl<S: Store> Limiter<S> {
         checks: &[Check],
         limit: Option<Duration>,
     ) -> Result<StoreAnswers, CallerDeadlinePassed> {
-        let (sent, deadline) = (with_candidates(checks), self.store_deadline());
+        let sent = with_candidates(checks);
+        let deadline = self.store_deadline();
         let asked = async {
             let one = |check| self.store.decide_one(check, deadline);
             match &*sent {

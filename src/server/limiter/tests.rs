@@ -112,7 +112,8 @@ pub(super) fn broken() -> Limiter<Broken> {
 }
 
 pub(super) fn request(plan: &str, cost: u64) -> Check<String> {
-    let (key, cost) = (Key::new("alice").unwrap(), Cost::new(cost).unwrap());
+    let key = Key::new("alice").unwrap();
+    let cost = Cost::new(cost).unwrap();
     Check {
         key,
         plan: plan.to_owned(),

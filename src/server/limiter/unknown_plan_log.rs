@@ -61,7 +61,9 @@ mod tests {
 
     #[test]
     fn a_line_a_minute_names_an_unknown_plan_and_the_nearest_and_counts_the_others() {
-        let (lines, start, log) = (Lines::default(), monotonic(), UnknownPlanLog::default());
+        let lines = Lines::default();
+        let start = monotonic();
+        let log = UnknownPlanLog::default();
         let plans: PlanSet = ["free", "paid"]
             .map(|name| Plan::new(name, Rule::Unlimited))
             .into_iter()

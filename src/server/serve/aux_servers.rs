@@ -28,10 +28,8 @@ impl AuxServers {
     }
 
     pub(super) async fn stop(self) -> Drained {
-        let (http, admin) = (
-            self.http.map(http::Server::stop),
-            self.admin.map(AdminServer::stop),
-        );
+        let http = self.http.map(http::Server::stop);
+        let admin = self.admin.map(AdminServer::stop);
         match tokio::join!(OptionFuture::from(http), OptionFuture::from(admin)) {
             (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
             _ => Drained::Cut,

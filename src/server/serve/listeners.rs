@@ -29,7 +29,8 @@ impl Listeners {
         let http = bind_if_set(listen.http.as_ref(), "listen.http").await?;
         let metrics = bind_if_set(listen.metrics.as_ref(), "listen.metrics").await?;
         let admin = bind_if_set(listen.admin.as_ref(), "listen.admin").await?;
-        let (http, metrics) = (http.map(secured), metrics.map(secured));
+        let http = http.map(secured);
+        let metrics = metrics.map(secured);
         Ok(Self {
             grpc,
             http,

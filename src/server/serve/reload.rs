@@ -105,7 +105,8 @@ impl Reload {
             edited,
         } = changes;
         let snapshot = self.limiter.snapshot();
-        let (hash, plans) = (snapshot.config_hash(), snapshot.plans().len());
+        let hash = snapshot.config_hash();
+        let plans = snapshot.plans().len();
         let also = snapshot.changed_beside_plans(&before).join(", ");
         let also = Some(also).filter(|also| !also.is_empty());
         tracing::info!(config = %origin, config_hash = hash, plans, added, removed, edited, also_changed = also, "config reloaded");

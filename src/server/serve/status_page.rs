@@ -22,7 +22,8 @@ pub(super) fn sources(
     operators: Option<StoreLimiter>,
     (token, top): (Option<TokenFile>, TopKeys),
 ) -> (Option<StatusSources>, ConfigChanges) {
-    let (changes, snapshot) = (ConfigChanges::default(), limiter.snapshot());
+    let changes = ConfigChanges::default();
+    let snapshot = limiter.snapshot();
     let text = format!(
         "{} plans; config {}",
         snapshot.plans().len(),

@@ -91,12 +91,15 @@ pub(super) async fn start(
     form: HeaderForm,
     with_operators: bool,
 ) -> Result<Started, StartError> {
-    let (operator_limiter, operator_stores, registry) =
-        (limiter.clone(), stores.clone(), stores.registry());
+    let operator_limiter = limiter.clone();
+    let operator_stores = stores.clone();
+    let registry = stores.registry();
     let made = Arc::new(Mutex::new(BTreeMap::new()));
     let limiters = made.clone();
     let service = move |worker| {
-        let (limiter, stores, made) = (limiter.clone(), stores.clone(), made.clone());
+        let limiter = limiter.clone();
+        let stores = stores.clone();
+        let made = made.clone();
         async move {
             let limiter = Arc::new(limiter.with_store(stores.store().await?));
             made.lock()

@@ -34,7 +34,8 @@ pub(crate) async fn accept(listeners: &[Listener], take: impl Fn(Accepted) -> bo
 }
 
 async fn accept_on(listener: &Listener, take: &impl Fn(Accepted) -> bool) -> ServeError {
-    let (failures, refusals) = (LogThrottle::new(LOG_EVERY), LogThrottle::new(LOG_EVERY));
+    let failures = LogThrottle::new(LOG_EVERY);
+    let refusals = LogThrottle::new(LOG_EVERY);
     loop {
         match listener.accept().await {
             Ok(accepted) => {

@@ -205,7 +205,8 @@ impl Account {
     }
 
     fn has_room(&self, bytes: usize, evictable: usize) -> bool {
-        let (free, kept) = (self.reservable() + evictable, self.kept());
+        let free = self.reservable() + evictable;
+        let kept = self.kept();
         (bytes <= free && kept <= FIRST_BYTES) || may_take(free, kept, bytes)
     }
 
@@ -361,7 +362,8 @@ mod tests {
     #[test]
     fn who_waits_for_room_is_woken_when_bytes_go() {
         let worker = WorkerAccount::default();
-        let (hog, waits) = (worker.open(), worker.open());
+        let hog = worker.open();
+        let waits = worker.open();
         let held = hog.charge(KEPT_MAX - (1 << 20));
         let woken = Arc::<Woken>::default();
         let waker = Waker::from(woken.clone());
@@ -380,7 +382,8 @@ mod tests {
     #[test]
     fn bytes_that_others_only_hold_are_evicted_for_a_reservation() {
         let worker = WorkerAccount::default();
-        let (hog, other) = (worker.open(), worker.open());
+        let hog = worker.open();
+        let other = worker.open();
         let mut held: Vec<Charge> = (0..4).map(|_| hog.charge(KEPT_MAX / 4)).collect();
         let evict = || held.pop().is_some();
         let reserved = other.poll_reserve(

@@ -90,7 +90,8 @@ impl Admission {
                 return None;
             }
         }
-        let (id, usage) = (admitted.next, Arc::<Usage>::default());
+        let id = admitted.next;
+        let usage = Arc::<Usage>::default();
         admitted.next += 1;
         *admitted.by_peer.entry(peer).or_default() += 1;
         admitted.connections.insert(id, (peer, usage.clone()));

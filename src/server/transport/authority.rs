@@ -303,7 +303,8 @@ mod tests {
     }
 
     fn string(coded: bool, bytes: &[u8]) -> Vec<u8> {
-        let (flag, mut encoded) = (if coded { CODED } else { 0 }, Vec::new());
+        let flag = if coded { CODED } else { 0 };
+        let mut encoded = Vec::new();
         if bytes.len() < 127 {
             encoded.push(flag | u8::try_from(bytes.len()).unwrap());
         } else {
@@ -319,7 +320,9 @@ mod tests {
     }
 
     fn passed(bytes: &[u8], cuts: &[usize]) -> Vec<u8> {
-        let (mut bytes, mut blank, mut from) = (bytes.to_vec(), AuthorityBlank::default(), 0);
+        let mut bytes = bytes.to_vec();
+        let mut blank = AuthorityBlank::default();
+        let mut from = 0;
         for cut in cuts.iter().copied().chain([bytes.len()]) {
             let to = cut.clamp(from, bytes.len());
             blank.pass(&mut bytes[from..to]);
@@ -395,12 +398,14 @@ mod tests {
             blocks in proptest::collection::vec((proptest::collection::vec(field(), 0..6), any::<u16>(), 0_u8..9, any::<bool>()), 1..5),
             cuts in proptest::collection::vec(0_usize..4_000, 0..40),
         ) {
-            let (mut sent, mut expected) = (Vec::new(), Vec::new());
+            let mut sent = Vec::new();
+            let mut expected = Vec::new();
             for (fields, split, pads, has_priority) in blocks {
                 let (given, blanked): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
                 for (out, block) in [(&mut sent, given.concat()), (&mut expected, blanked.concat())] {
                     let (first, second) = block.split_at(usize::from(split) % (block.len() + 1));
-                    let (mut flags, mut payload) = (0, Vec::new());
+                    let mut flags = 0;
+                    let mut payload = Vec::new();
                     if pads > 0 {
                         flags |= PADDED;
                         payload.push(pads);

@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn the_more_connections_the_fewer_streams_each() {
-        let (mut taken, mut each) = (0, Vec::new());
+        let mut taken = 0;
+        let mut each = Vec::new();
         for _ in 0..CONNECTIONS_MAX {
             each.push(streams(taken));
             taken += streams(taken) as usize;
@@ -295,7 +296,8 @@ mod tests {
             assert!(assign(&pool));
             received[0].try_recv().unwrap()
         };
-        let (first, second) = (next(&mut received), next(&mut received));
+        let first = next(&mut received);
+        let second = next(&mut received);
         assert_eq!(
             (first.connection.streams, second.connection.streams),
             (256, 248)

@@ -46,7 +46,8 @@ impl WorkerHandles {
             return;
         };
         worker.open.fetch_add(1, Ordering::Relaxed);
-        let (connection, counted) = (connection(index), CountedConnection(worker.open.clone()));
+        let connection = connection(index);
+        let counted = CountedConnection(worker.open.clone());
         // A worker that has ended drops the task, and with it the connection.
         worker.runtime.spawn(async move {
             connection.await;
@@ -86,7 +87,8 @@ mod tests {
                 .map(|runtime| runtime.handle().clone())
                 .zip(ends),
         );
-        let (chosen, mut open) = (Mutex::new(Vec::new()), Vec::new());
+        let chosen = Mutex::new(Vec::new());
+        let mut open = Vec::new();
         for _ in 0..4 {
             handles.spawn(|index| {
                 chosen.lock().unwrap().push(index);

@@ -162,7 +162,8 @@ impl Arena {
 
     /// Copies the contents of a slot to another one of the same size.
     fn copy(&mut self, from: Handle, to: Handle) {
-        let (size, start) = (self.get(from).len(), from.slot() * self.get(from).len());
+        let size = self.get(from).len();
+        let start = from.slot() * self.get(from).len();
         if from.page() == to.page() {
             self.pages[from.page()]
                 .bytes
@@ -247,7 +248,8 @@ mod tests {
     #[test]
     fn a_slot_is_large_enough_and_wastes_little() {
         for bytes in 1..40_000 {
-            let (class, slot) = (class_of(bytes), slot_bytes(class_of(bytes)));
+            let class = class_of(bytes);
+            let slot = slot_bytes(class_of(bytes));
             assert!(
                 slot >= bytes && slot.is_multiple_of(STEP),
                 "{bytes} bytes in {slot}"
@@ -277,7 +279,8 @@ mod tests {
             if grows {
                 let bytes = [61, 61, 62, 90, 500, 700, 5_000][random / 8 % 7];
                 let contents = vec![step as u8 | 1; bytes];
-                let (before, growth) = (arena.bytes(), arena.growth_bytes(bytes));
+                let before = arena.bytes();
+                let growth = arena.growth_bytes(bytes);
                 held.push((arena.add(&contents), contents));
                 assert_eq!(arena.bytes(), before + growth);
             } else if !held.is_empty() {

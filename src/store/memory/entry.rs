@@ -74,10 +74,8 @@ pub(super) struct EntryView<'a>(pub(super) &'a [u8]);
 impl<'a> EntryView<'a> {
     pub(super) fn name(self) -> Name<'a> {
         let group_end = NAME_AT + usize::from(self.0[GROUP_LENGTH_AT]);
-        let (group, key) = (
-            &self.0[NAME_AT..group_end],
-            &self.0[group_end..self.records_at()],
-        );
+        let group = &self.0[NAME_AT..group_end];
+        let key = &self.0[group_end..self.records_at()];
         Name {
             group,
             key,

@@ -77,9 +77,11 @@ impl MemoryStore {
 impl JointEntries<'_> {
     /// Tests each check with the units of those before it; changes nothing.
     fn test(&mut self, checks: &[Check]) -> Vec<Verdict> {
-        let (mut sums, mut verdicts) = (Sums::default(), Vec::with_capacity(checks.len()));
+        let mut sums = Sums::default();
+        let mut verdicts = Vec::with_capacity(checks.len());
         for (index, check) in checks.iter().enumerate() {
-            let (counts_as, key) = (&check.plan.counts_as, &check.key);
+            let counts_as = &check.plan.counts_as;
+            let key = &check.key;
             let sum = sums.tested_cost(counts_as, key, check.cost);
             let mut verdict = self.with_shard(index, |shard, name, now_us| {
                 shard.test(name, check, sum, now_us)
@@ -102,7 +104,8 @@ impl JointEntries<'_> {
         verdict.fits &= told.iter().all(|block| block.left_us == 0);
         let may_begin = check.mode == Mode::Charge && check.plan.never_fits(sum).is_none();
         for (place, limit) in limits.iter().enumerate() {
-            let (reading, left_us) = (&verdict.readings[place], told[place].left_us);
+            let reading = &verdict.readings[place];
+            let left_us = told[place].left_us;
             let denies = may_begin && !verdict.fits;
             if denies && begins_block(limit, reading, left_us, sum.units()) {
                 told[place] = BlockReading {

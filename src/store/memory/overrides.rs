@@ -64,7 +64,8 @@ impl OverrideStore for MemoryOverrides {
         change: &'a OverrideChange<'a>,
         _until: Instant,
     ) -> BoxFuture<'a, Result<OverrideChanged, StoreError>> {
-        let (mut set, now_us) = (self.records(), self.clock.now_us());
+        let mut set = self.records();
+        let now_us = self.clock.now_us();
         let mut changed = OverrideChanged {
             now_us,
             version: None,

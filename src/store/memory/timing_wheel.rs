@@ -94,7 +94,8 @@ impl TimingWheel {
 
     /// Takes an entry out of its list.
     pub(super) fn remove(&mut self, arena: &mut Arena, handle: Handle) {
-        let (previous, next) = (previous(arena, handle), next(arena, handle));
+        let previous = previous(arena, handle);
+        let next = next(arena, handle);
         if next != NONE {
             set_previous(arena, Handle(next), previous);
         }
@@ -110,7 +111,8 @@ impl TimingWheel {
 
     /// Links the list to the slot `to`, into which an entry of the list has been copied with its links.
     pub(super) fn moved(&mut self, arena: &mut Arena, to: Handle) {
-        let (previous, next) = (previous(arena, to), next(arena, to));
+        let previous = previous(arena, to);
+        let next = next(arena, to);
         if previous & FIRST_OF == 0 {
             set_next(arena, Handle(previous), to.0);
         } else {

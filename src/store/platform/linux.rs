@@ -28,7 +28,8 @@ pub fn process_figures() -> ProcessFigures {
     let Ok(process) = Process::myself() else {
         return ProcessFigures::default();
     };
-    let (stat, boot_time) = (process.stat().ok(), procfs::boot_time_secs().ok());
+    let stat = process.stat().ok();
+    let boot_time = procfs::boot_time_secs().ok();
     let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
     ProcessFigures {
         cpu_seconds: stat.as_ref().map(|stat| seconds(stat.utime + stat.stime)),

@@ -263,15 +263,12 @@ struct InFlight {
 
 impl<C: ScriptTransport> Driver<C> {
     fn new(transport: Arc<C>) -> Self {
-        let (alarm, spacing) = (
-            Box::pin(tokio::time::sleep(Duration::ZERO)),
-            Spacing::new(transport.deadline()),
-        );
-        let (calls, free) = (
-            (0..C::CALLS).map(|_| None).collect(),
-            (0..C::CALLS).collect(),
-        );
-        let (queue, work_max) = (transport.queue(), work_in_flight_max(transport.deadline()));
+        let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let spacing = Spacing::new(transport.deadline());
+        let calls = (0..C::CALLS).map(|_| None).collect();
+        let free = (0..C::CALLS).collect();
+        let queue = transport.queue();
+        let work_max = work_in_flight_max(transport.deadline());
         Self {
             transport,
             ready: false,
@@ -344,7 +341,8 @@ impl<C: ScriptTransport> Driver<C> {
         call: Call,
         whole: Option<Arc<()>>,
     ) -> impl Future<Output = (usize, Result<Value, TransportError>)> + use<C> {
-        let (now, reply) = (monotonic(), self.transport.clone().call_script(&call));
+        let now = monotonic();
+        let reply = self.transport.clone().call_script(&call);
         self.spacing.sent(now);
         self.work += call.work;
         let free = if whole.is_none() {
@@ -447,7 +445,8 @@ impl<C: ScriptTransport> Driver<C> {
             caller.answer(Err(error));
         }
         self.armed = false;
-        let (calls, waiting) = (self.calls.iter().flatten(), self.queue.earliest());
+        let calls = self.calls.iter().flatten();
+        let waiting = self.queue.earliest();
         let deadlines = calls
             .filter_map(|in_flight| in_flight.call.earliest())
             .chain(waiting);

@@ -93,12 +93,12 @@ enum KnownTopology {
 impl Cluster {
     /// Starts the task that keeps the map of slots, and returns at once. Must be called within a tokio runtime.
     pub(super) fn start(store_settings: StoreSettings, seeds: Vec<HostAndPort>) -> Self {
-        let (map, nodes) = (
-            watch::Sender::new(KnownTopology::Starting),
-            Mutex::default(),
-        );
+        let map = watch::Sender::new(KnownTopology::Starting);
+        let nodes = Mutex::default();
         let past = Mutex::new(RedisStatus::NONE);
-        let (started_us, outdated, pace) = (SystemClock.now_us(), Notify::new(), Mutex::default());
+        let started_us = SystemClock.now_us();
+        let outdated = Notify::new();
+        let pace = Mutex::default();
         let state = Arc::new(ClusterState {
             store_settings,
             started_us,

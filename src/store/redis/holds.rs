@@ -214,9 +214,11 @@ impl RedisStore {
         verdicts: &mut [Verdict],
         deadline: Duration,
     ) {
-        let (mut sums, charges) = (Sums::default(), has_charges(checks));
+        let mut sums = Sums::default();
+        let charges = has_charges(checks);
         let asked = checks.iter().zip(verdicts).map(|(check, verdict)| {
-            let (counts_as, key) = (&check.plan.counts_as, &check.key);
+            let counts_as = &check.plan.counts_as;
+            let key = &check.key;
             let sum = sums.tested_cost(counts_as, key, check.cost);
             if (verdict.fits || !check.plan.shadow) && adds_up(check, checks) {
                 sums.add(counts_as, key, check.cost);

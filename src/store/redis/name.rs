@@ -58,7 +58,8 @@ pub(super) fn state_name(prefix: &str, group: &str, key: &Key) -> String {
     let (live, candidate) = group
         .split_once(CANDIDATE_SEPARATOR)
         .map_or((group, None), |(live, name)| (live, Some(name)));
-    let (shard, has_shard) = (key.shard(), key.has_shard());
+    let shard = key.shard();
+    let has_shard = key.has_shard();
     let key = key.as_str();
     let mut tag = String::with_capacity(prefix.len() + live.len() + key.len() + shard.len() + 5);
     tag.push_str(prefix);
@@ -296,7 +297,8 @@ mod tests {
         bolero::check!()
             .with_type::<(Vec<u8>, Vec<u8>)>()
             .for_each(|(key, shard)| {
-                let (key, shard) = (text_of(key), text_of(shard));
+                let key = text_of(key);
+                let shard = text_of(shard);
                 let Ok(whole) = Key::new(key.clone()).and_then(|key| key.in_shard(&shard)) else {
                     return;
                 };

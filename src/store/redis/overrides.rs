@@ -134,7 +134,8 @@ impl RedisStore {
         until: Instant,
     ) -> Result<Option<OverrideSet>, StoreError> {
         let first = self.read_page(&text_of(known), FIRST, until).await?;
-        let (now_us, version) = (first.now_us, first.version);
+        let now_us = first.now_us;
+        let version = first.version;
         let set = |news| OverrideSet {
             now_us,
             version,
@@ -284,7 +285,8 @@ fn apply(changes: Vec<ChangedRecord>, records: &mut BTreeMap<Vec<u8>, OverrideRe
 }
 
 fn page(reply: &[Value]) -> Option<OverridesPage> {
-    let (now_us, version) = (reply.first()?.as_u64()?, reply.get(1)?.as_bytes()?);
+    let now_us = reply.first()?.as_u64()?;
+    let version = reply.get(1)?.as_bytes()?;
     let (fields, content) = match &reply[2..] {
         [] => (None, Content::Known),
         [fields, Value::Array(changes)] => (Some(fields), Content::Changes(changes_in(changes)?)),

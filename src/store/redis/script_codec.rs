@@ -419,7 +419,9 @@ fn parse_reading(rest: &mut &[u8], limit: &Limit) -> Option<Reading> {
             });
         }
         Algorithm::SlidingCounter => {
-            let (current, previous, elapsed_us) = (number()?, number()?, number()?);
+            let current = number()?;
+            let previous = number()?;
+            let elapsed_us = number()?;
             // The code that computes an answer from the reading relies on both, or would overflow.
             let sound = elapsed_us < limit.window_us() && current.max(previous) <= UNITS_MAX;
             return sound.then_some(Reading::Counter {

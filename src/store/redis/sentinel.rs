@@ -63,7 +63,8 @@ impl MasterWatch {
     /// Starts asking. Must be called within a tokio runtime.
     pub(super) fn start(target: &Arc<RedisTarget>, sentinels: &Sentinels) -> Self {
         let (sender, master) = watch::channel(None);
-        let (target, sentinels) = (target.clone(), sentinels.clone());
+        let target = target.clone();
+        let sentinels = sentinels.clone();
         let group = Arc::new(SentinelGroup {
             target,
             sentinels,
@@ -125,7 +126,8 @@ impl Drop for MasterWatch {
 
 /// Listens to one Sentinel for ever, and reconnects whenever that ends for any reason.
 async fn follow_sentinel(group: Arc<SentinelGroup>, sentinel: HostAndPort) {
-    let (mut logged, mut pace) = (LoggedCauses::default(), Pace::default());
+    let mut logged = LoggedCauses::default();
+    let mut pace = Pace::default();
     loop {
         let listening = AssertUnwindSafe(group.listen(&sentinel, &mut logged, &mut pace))
             .catch_unwind()
@@ -188,7 +190,8 @@ impl SentinelGroup {
             self.ask_about_service(client, "GET-MASTER-ADDR-BY-NAME"),
             self.ask_about_service(client, "MASTER")
         );
-        let (address, details) = (address?, details?);
+        let address = address?;
+        let details = details?;
         if address.is_null() {
             return Err(Error::new(
                 ErrorKind::Sentinel,

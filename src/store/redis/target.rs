@@ -336,7 +336,8 @@ fn topology(
 }
 
 fn sentinels(first: HostAndPort, mut parameters: UrlParameters) -> Result<Sentinels, String> {
-    let (username, password) = (parameters.username.take(), parameters.password.take());
+    let username = parameters.username.take();
+    let password = parameters.password.take();
     let service = parameters
         .service
         .take()

@@ -80,7 +80,8 @@ pub(super) struct PlansArguments {
 }
 
 pub(super) fn try_decisions(arguments: &TryArguments) -> ExitCode {
-    let (question, hold) = (arguments.question(), arguments.hold());
+    let question = arguments.question();
+    let hold = arguments.hold();
     run(async {
         let target = arguments.connect.target(&arguments.address)?;
         let connection = target.connect().await?;

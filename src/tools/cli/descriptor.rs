@@ -101,7 +101,8 @@ fn explain_match(
 
 /// Why a rule that matches does not decide.
 fn reason(less: &DescriptorRule, rule: &DescriptorRule) -> String {
-    let (less, more) = (less.specificity(), rule.specificity());
+    let less = less.specificity();
+    let more = rule.specificity();
     if less.given < more.given {
         format!(
             "gives {} of the values where the other gives {}",

@@ -52,7 +52,8 @@ const EXIT_STATUS: [(&str, &str); 19] = [
 
 /// Prints the script by which this shell completes commands and flags.
 pub(super) fn completions(shell: Shell) -> ExitCode {
-    let (mut command, mut script) = (Arguments::command(), Vec::new());
+    let mut command = Arguments::command();
+    let mut script = Vec::new();
     let name = command.get_name().to_owned();
     clap_complete::generate(shell, &mut command, name, &mut script);
     finish(&script)

@@ -96,7 +96,9 @@ impl LineReader {
         let (fixed_cost, cost) =
             cost(&mut fields, &options.cost).map_err(|error| format!("--cost: {error}"))?;
         let fixed_plan = options.plan.clone().into_bytes();
-        let (values, last_time, is_whole) = (Values::default(), (Vec::new(), None), true);
+        let values = Values::default();
+        let last_time = (Vec::new(), None);
+        let is_whole = true;
         let mut reader = Self {
             fields,
             time,
@@ -114,7 +116,9 @@ impl LineReader {
     }
 
     fn try_sample(&mut self, sample: &[&[u8]]) -> Result<(), String> {
-        let (mut request, mut first, mut is_whole) = (LineRequest::default(), None, true);
+        let mut request = LineRequest::default();
+        let mut first = None;
+        let mut is_whole = true;
         let header = usize::from(self.has_header());
         let mut readable = 0;
         for (line, number) in sample

@@ -198,7 +198,8 @@ mod tests {
     }
 
     fn ordered(times: &[u64]) -> (Vec<(u64, u64, String)>, u64) {
-        let (mut order, mut given) = (ReorderBuffer::default(), Vec::new());
+        let mut order = ReorderBuffer::default();
+        let mut given = Vec::new();
         let mut give = |event: Event, key: &[u8]| {
             given.push((
                 event.at_us,
@@ -249,7 +250,9 @@ mod tests {
             |index, _| index,
             |index, of_a_second| index / of_a_second * SECOND_US,
         ] {
-            let (mut order, mut given, mut last) = (ReorderBuffer::default(), 0, (0, 0));
+            let mut order = ReorderBuffer::default();
+            let mut given = 0;
+            let mut last = (0, 0);
             let mut give = |event: Event, _: &[u8]| {
                 assert!(
                     (event.at_us, event.even_us) >= last

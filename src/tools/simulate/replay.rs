@@ -254,7 +254,8 @@ pub fn components(plans: &[Vec<(Arc<Plan>, RequestSpacing)>], configs: &[PlanSet
 
 /// Gives the component of one plan, and all that have it, the number of another plan's.
 fn join(components: &mut [usize], plan: usize, other: usize) {
-    let (from, to) = (components[plan], components[other]);
+    let from = components[plan];
+    let to = components[other];
     components
         .iter_mut()
         .filter(|component| **component == from)
@@ -274,10 +275,8 @@ impl PlanReplay {
     /// The index of a key; a new one when there is none yet and one may be added.
     fn index(&mut self, hash: u64, may_add: bool) -> Option<usize> {
         let hashes = &self.hashes;
-        let (is_same, hash_of) = (
-            |index: &u32| hashes[*index as usize] == hash,
-            |index: &u32| hashes[*index as usize],
-        );
+        let is_same = |index: &u32| hashes[*index as usize] == hash;
+        let hash_of = |index: &u32| hashes[*index as usize];
         if !may_add {
             return self.table.find(hash, is_same).map(|index| *index as usize);
         }

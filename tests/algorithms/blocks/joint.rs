@@ -26,10 +26,13 @@ struct Tested {
 /// Tests requests one after another, each with the units and the blocks of those before it. Returns also whether all pass.
 fn test(world: &mut World, checks: &[Check], now_us: u64) -> (Vec<Tested>, bool) {
     let charges = checks.iter().any(|check| check.mode == Mode::Charge);
-    let (mut sums, mut begun) = (HashMap::<&str, u64>::new(), HashMap::new());
-    let (mut tested, mut all_pass) = (Vec::new(), true);
+    let mut sums = HashMap::<&str, u64>::new();
+    let mut begun = HashMap::new();
+    let mut tested = Vec::new();
+    let mut all_pass = true;
     for check in checks {
-        let (key, limits) = (check.key.as_str(), check.plan.limits());
+        let key = check.key.as_str();
+        let limits = check.plan.limits();
         let before = sums.get(key).copied().unwrap_or(0);
         let sum = before + check.cost.units();
         let capacity = limits.iter().map(Limit::capacity).min().unwrap();
@@ -97,7 +100,8 @@ fn apply(
     reason = "one history, told from its beginning to its end"
 )]
 async fn history(url: &str, algorithms: &[Algorithm], seed: u64) {
-    let (clock, mut random) = (FakeClock::new(), Random(seed));
+    let clock = FakeClock::new();
+    let mut random = Random(seed);
     let shared = RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap();
     assert!(shared.connected(PATIENCE.0).await);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
@@ -114,7 +118,10 @@ async fn history(url: &str, algorithms: &[Algorithm], seed: u64) {
         .enumerate()
         .map(shadowed)
         .collect();
-    let (mut now_us, mut begun, mut passed, mut shadow_begun) = (START_US, 0, 0, 0);
+    let mut now_us = START_US;
+    let mut begun = 0;
+    let mut passed = 0;
+    let mut shadow_begun = 0;
     let steps = steps() / 4;
     for step in 0..steps {
         now_us = next_time(&mut random, now_us);

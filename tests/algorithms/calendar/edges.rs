@@ -123,7 +123,9 @@ pub fn units() -> impl Iterator<Item = CalendarUnit> {
 
 #[test]
 fn every_edge_of_ten_years_is_where_another_implementation_has_it() {
-    let (mut compared, mut longest, mut shortest) = (0, 0, u64::MAX);
+    let mut compared = 0;
+    let mut longest = 0;
+    let mut shortest = u64::MAX;
     for (name, days) in days() {
         assert!(days.len() > 3_650, "{name}: {} days", days.len());
         let zone = Zone::find(name).unwrap();

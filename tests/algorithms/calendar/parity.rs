@@ -142,13 +142,16 @@ fn random_joint(random: &mut Random, plans: &[Arc<Plan>]) -> Vec<Check> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calendar_windows_decide_alike_in_both_stores() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let mut random = Random(SEED);
     let plans = plans(&mut random);
-    let (mut now_us, mut plan) = (START_US + 1_000 * DAY_US, &plans[0]);
-    let (mut decisions, mut allowed) = (0, 0);
+    let mut now_us = START_US + 1_000 * DAY_US;
+    let mut plan = &plans[0];
+    let mut decisions = 0;
+    let mut allowed = 0;
     while decisions < DECISIONS {
         if random.below(4) == 0 {
             plan = random.pick(&plans);
@@ -187,7 +190,8 @@ async fn calendar_windows_decide_alike_in_both_stores() {
 /// A log beside a calendar's record. Each store drops a log that no plan has at another time, so plans do not change here.
 #[tokio::test]
 async fn a_calendar_window_beside_a_log_decides_alike_in_both_stores() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
+    let redis = Redis::start();
+    let clock = FakeClock::new();
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let (unit, zone) = SHAPES[0];
@@ -196,7 +200,8 @@ async fn a_calendar_window_beside_a_log_decides_alike_in_both_stores() {
         by_calendar(6, unit, zone),
     ];
     let plans = [plan(limits)];
-    let (mut random, mut now_us) = (Random(SEED), START_US + 1_000 * DAY_US);
+    let mut random = Random(SEED);
+    let mut now_us = START_US + 1_000 * DAY_US;
     for decision in 0..4_000 {
         now_us = next_time(now_us, &mut random).max(START_US + 500 * DAY_US);
         clock.set(now_us);
@@ -219,7 +224,8 @@ impl Count {
     /// What a request must be told, if no request before it had a later time.
     fn decide(&mut self, check: &Check, now_us: u64) -> (bool, Vec<Reading>) {
         let next = self.edges.partition_point(|edge| *edge <= now_us);
-        let (start_us, end_us) = (self.edges[next - 1], self.edges[next]);
+        let start_us = self.edges[next - 1];
+        let end_us = self.edges[next];
         let charged = self.charged.entry(check.key.clone()).or_default();
         charged.retain(|(at_us, _)| *at_us >= start_us);
         let used = |charged: &[(u64, u64)]| charged.iter().map(|(_, units)| units).sum::<u64>();
@@ -285,11 +291,13 @@ async fn units_between_two_edges_are_counted_as_by_hand_in_both_stores() {
     let real_us = tollgate::clock::Clock::now_us(&tollgate::clock::SystemClock);
     let from_us = days()["UTC"][10].begins_us;
     shift.by_ms((from_us as i64 - real_us as i64) / 1_000);
-    let (redis, clock) = (Redis::start_shifted(&shift), FakeClock::new());
+    let redis = Redis::start_shifted(&shift);
+    let clock = FakeClock::new();
     let shared = store_on(&redis, &clock);
     let embedded = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let mut random = Random(SEED);
-    let (mut decisions, mut allowed) = (0, 0);
+    let mut decisions = 0;
+    let mut allowed = 0;
     for (name, days) in days() {
         for unit in [
             CalendarUnit::Day,

@@ -52,7 +52,8 @@ impl World {
     async fn new(config: &str, replicas_ms: &[i64]) -> Self {
         let shift = Shift::none();
         let redis = Redis::start_shifted(&shift);
-        let (mut clients, mut replicas) = (Vec::new(), Vec::new());
+        let mut clients = Vec::new();
+        let mut replicas = Vec::new();
         for ms in replicas_ms {
             let own = Shift::none();
             own.by_ms(*ms);
@@ -127,7 +128,8 @@ impl World {
 #[tokio::test]
 async fn replicas_whose_clocks_are_years_off_find_every_edge_by_the_clock_of_redis() {
     let mut world = World::new(&plans(), &[0, -40 * YEAR_MS, 80 * YEAR_MS]).await;
-    let (mut edges_seen, mut unusual) = (0, 0);
+    let mut edges_seen = 0;
+    let mut unusual = 0;
     for (zone, days) in days() {
         let of_days = edges_of(days, CalendarUnit::Day);
         let length = |day: usize| of_days[day + 1] - of_days[day];

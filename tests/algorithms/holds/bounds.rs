@@ -23,10 +23,8 @@ fn of_minute(quota: u64, algorithm: Algorithm) -> Limit {
 #[test]
 fn a_mistake_of_a_record_blocks_a_bucket_for_a_window_more_at_most() {
     let bucket = of_minute(60, Algorithm::TokenBucket { burst: 60 });
-    let (mut subject, plan) = (
-        Subject::new(std::slice::from_ref(&bucket)),
-        plan_of(vec![bucket], None, HoldTerms::default()),
-    );
+    let mut subject = Subject::new(std::slice::from_ref(&bucket));
+    let plan = plan_of(vec![bucket], None, HoldTerms::default());
     for _ in 0..3 {
         let cost = 1_000_000_000_000;
         let verdict = subject.call(&plan, START_US, ("", HoldCall::Record { cost }));
@@ -68,10 +66,8 @@ fn counts_are_bounded_and_a_full_one_is_not_lowered() {
 #[test]
 fn the_hold_after_the_last_that_may_be_open_is_denied_by_that_name() {
     let limit = of_minute(100_000, FIXED);
-    let (mut subject, plan) = (
-        Subject::new(std::slice::from_ref(&limit)),
-        plan_of(vec![limit], None, HoldTerms::default()),
-    );
+    let mut subject = Subject::new(std::slice::from_ref(&limit));
+    let plan = plan_of(vec![limit], None, HoldTerms::default());
     for index in 0..256 {
         let id = format!("id {index}");
         let verdict = subject.call(&plan, START_US, (&id, reserve(1, 60)));
@@ -102,10 +98,8 @@ fn the_last_ids_are_known_and_more_are_forgotten() {
         max_ids: 10,
         ..HoldTerms::default()
     };
-    let (mut subject, plan) = (
-        Subject::new(std::slice::from_ref(&limit)),
-        plan_of(vec![limit], None, terms),
-    );
+    let mut subject = Subject::new(std::slice::from_ref(&limit));
+    let plan = plan_of(vec![limit], None, terms);
     for index in 0..1_000 {
         let id = format!("id {index}");
         subject.call(&plan, START_US, (&id, HoldCall::Charge { cost: 1 }));
@@ -139,7 +133,9 @@ fn notes_grow_by_no_more_than_is_foretold_before_each_call() {
                 plan_of(own_limits.to_vec(), None, terms)
             })
             .collect();
-        let (mut subject, mut now_us, mut asked) = (Subject::new(own_limits), START_US, 0);
+        let mut subject = Subject::new(own_limits);
+        let mut now_us = START_US;
+        let mut asked = 0;
         for step in 0..4_000 {
             let id = format!("{:0>1$}", random.below(600), 1 + random.below(40) as usize);
             let plan = random.pick(&plans);
@@ -212,10 +208,8 @@ fn a_slot_is_free_exactly_at_the_end_of_its_lease() {
 #[test]
 fn an_id_of_another_call_plan_or_cost_is_refused_and_changes_nothing() {
     let limit = of_minute(100, LOG);
-    let (mut subject, plan) = (
-        Subject::new(std::slice::from_ref(&limit)),
-        plan_of(vec![limit], None, HoldTerms::default()),
-    );
+    let mut subject = Subject::new(std::slice::from_ref(&limit));
+    let plan = plan_of(vec![limit], None, HoldTerms::default());
     let other = Arc::new(Plan {
         name: "other".into(),
         ..(*plan).clone()
@@ -347,10 +341,8 @@ fn a_denial_by_a_plan_that_releases_waits_for_the_first_lease_at_most() {
         release_on_expiry: true,
         ..HoldTerms::default()
     };
-    let (mut subject, plan) = (
-        Subject::new(std::slice::from_ref(&limit)),
-        plan_of(vec![limit], None, terms),
-    );
+    let mut subject = Subject::new(std::slice::from_ref(&limit));
+    let plan = plan_of(vec![limit], None, terms);
     subject.call(&plan, START_US, ("a", reserve(10, 20)));
     let denied = subject.call(&plan, START_US, ("b", reserve(1, 20)));
     let decision = denied.view.decision(&plan, Cost::ONE);
@@ -362,10 +354,8 @@ fn a_denial_by_a_plan_that_releases_waits_for_the_first_lease_at_most() {
 #[test]
 fn the_units_of_a_plan_and_not_its_slots_are_what_remains() {
     let limit = of_minute(100, FIXED);
-    let (mut subject, plan) = (
-        Subject::new(std::slice::from_ref(&limit)),
-        plan_of(vec![limit], Some(2), HoldTerms::default()),
-    );
+    let mut subject = Subject::new(std::slice::from_ref(&limit));
+    let plan = plan_of(vec![limit], Some(2), HoldTerms::default());
     for (id, remaining, more) in [
         ("a", Some(99), true),
         ("b", Some(0), true),

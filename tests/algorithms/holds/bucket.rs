@@ -23,18 +23,19 @@ fn check(seed: u64) -> (u64, u64) {
     let bucket = Algorithm::TokenBucket { burst };
     let window = Duration::from_secs(10);
     let limit = Limit::new("bucket", 100, window, bucket).unwrap();
-    let (unit_us, mut subject) = (
-        limit.emission_us(),
-        Subject::new(std::slice::from_ref(&limit)),
-    );
+    let unit_us = limit.emission_us();
+    let mut subject = Subject::new(std::slice::from_ref(&limit));
     let plan = Arc::new(Plan::new("plan", Rule::limits([limit])));
-    let (mut now_us, mut known) = (START_US, AllKnowing::default());
+    let mut now_us = START_US;
+    let mut known = AllKnowing::default();
     let mut open: Vec<(String, usize, u64)> = Vec::new();
-    let (mut given, mut possible) = (0, 0);
+    let mut given = 0;
+    let mut possible = 0;
     for step in 0..60 {
         now_us += random.below(S);
         if open.len() < 6 && random.below(2) == 0 {
-            let (id, cost) = (format!("id {step}"), 1 + random.below(80));
+            let id = format!("id {step}");
+            let cost = 1 + random.below(80);
             let ttl_us = 600 * S;
             let ask = (&*id, HoldCall::Reserve { cost, ttl_us });
             if subject.call(&plan, now_us, ask).view.verdict.fits {
@@ -74,7 +75,8 @@ fn check(seed: u64) -> (u64, u64) {
 #[test]
 fn a_bucket_never_gives_back_more_than_all_knowing_and_mostly_as_much() {
     let histories = steps() / 5;
-    let (mut given, mut possible) = (0, 0);
+    let mut given = 0;
+    let mut possible = 0;
     for seed in 0..histories {
         let (more, could) = check(seed);
         given += more;

@@ -32,7 +32,8 @@ impl Ledger {
 
     /// Units, or of a bucket microseconds, that count now.
     fn used(&self, limit: &Limit, now_us: u64) -> u64 {
-        let (window_us, start_us) = (limit.window_us(), self.window(limit, now_us));
+        let window_us = limit.window_us();
+        let start_us = self.window(limit, now_us);
         let of = |start_us: u64| self.units.get(&start_us).copied().unwrap_or(0);
         match counting(limit) {
             Counting::Window => of(start_us),
@@ -125,7 +126,8 @@ impl Ledger {
 
     fn give_back_time(&mut self, limit: &Limit, now_us: u64, units: u64, h: (u64, u64)) -> u64 {
         let unit_us = Self::unit_us(limit) as i128;
-        let (now_us, full_us) = (now_us as i128, self.full_at_us as i128);
+        let now_us = now_us as i128;
+        let full_us = self.full_at_us as i128;
         let owed_us = h.0 as i128 - (self.given_us as i128 - h.1 as i128) - now_us;
         let most_us = (units as i128 * unit_us).min(owed_us).min(full_us - now_us);
         let given = most_us.max(0) / unit_us;
@@ -143,7 +145,8 @@ impl Ledger {
             self.given_us += given_us;
             return;
         }
-        let (window_us, start_us) = (limit.window_us(), self.window(limit, now_us));
+        let window_us = limit.window_us();
+        let start_us = self.window(limit, now_us);
         let counts = |at: u64| match counting(limit) {
             Counting::TwoWindows => at + window_us >= start_us,
             Counting::Window => at == start_us,

@@ -143,7 +143,8 @@ impl History {
     }
 
     fn new(url: &str, (seed, shapes, about): (u64, &[Algorithm], About)) -> Self {
-        let (mut random, clock) = (Random(seed), FakeClock::new());
+        let mut random = Random(seed);
+        let clock = FakeClock::new();
         let few = if about == About::OnePlan { 40 } else { 5 };
         let max_ids = if seed % 2 == 0 { 1_000 } else { few };
         Self {
@@ -209,13 +210,12 @@ impl History {
     /// What streams ask about their holds: two at a time.
     async fn leases(&mut self, plan: &Arc<Plan>, step: u64) {
         let checks = [self.lease(plan), self.lease(plan)];
-        let (found, expected) = (
-            self.redis.decide_leases(&checks, PATIENCE).await,
-            self.embedded.decide_leases(&checks, PATIENCE).await,
-        );
+        let found = self.redis.decide_leases(&checks, PATIENCE).await;
+        let expected = self.embedded.decide_leases(&checks, PATIENCE).await;
         self.trace(format!("{checks:?} -> {expected:?}"));
         for ((check, found), expected) in checks.iter().zip(found).zip(expected) {
-            let (mut found, expected) = (found.unwrap(), expected.unwrap());
+            let mut found = found.unwrap();
+            let expected = expected.unwrap();
             self.seen.decisions += 1;
             self.seen.ended += expected.ended.expired;
             found.ended.expired = found.ended.expired.min(expected.ended.expired);
@@ -385,7 +385,8 @@ impl History {
 
 /// Compares both stores for so many steps of each shape. Redis is left as it is.
 async fn compare(url: &str, steps_each: u64, seed: u64) {
-    let (mut all, mut several) = (Seen::default(), 0);
+    let mut all = Seen::default();
+    let mut several = 0;
     let others = SHAPES
         .into_iter()
         .flat_map(|shapes| [(shapes, About::Ids), (shapes, About::Blocks)]);

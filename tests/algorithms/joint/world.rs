@@ -65,8 +65,10 @@ impl World {
         checks: &[Check<String>],
     ) -> (Vec<Told>, bool) {
         let plan = |check: &Check<String>| plans.get(&check.plan).unwrap().clone();
-        let (mut copy, mut told) = (self.clone(), Vec::new());
-        let (mut all_pass, mut by_plan) = (true, false);
+        let mut copy = self.clone();
+        let mut told = Vec::new();
+        let mut all_pass = true;
+        let mut by_plan = false;
         let (is_known, charges) = known_outcomes(plans, checks);
         // Units of those before, by who is counted.
         let mut before: HashMap<(String, Key), u64> = HashMap::new();

@@ -47,7 +47,8 @@ fn take(limit: &Limit, state: &mut State, request: (u64, u64, Mode)) -> bool {
 fn check_undo(algorithm: Algorithm, seed: u64) {
     let mut random = Random(seed);
     let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
-    let (mut state, mut now_us) = (State::fresh(&limit), START_US);
+    let mut state = State::fresh(&limit);
+    let mut now_us = START_US;
     for _ in 0..60 {
         now_us += random.below(limit.window_us() / 2);
         let cost = 1 + random.below(limit.capacity());
@@ -76,7 +77,8 @@ fn check_undo(algorithm: Algorithm, seed: u64) {
 fn check_bound(algorithm: Algorithm, seed: u64) {
     let mut random = Random(seed);
     let limit = edited(&mut random, std::time::Duration::from_millis(2), algorithm);
-    let (mut state, mut now_us) = (State::fresh(&limit), START_US);
+    let mut state = State::fresh(&limit);
+    let mut now_us = START_US;
     // Time, units that passed, units that were refunded.
     let mut events = Vec::new();
     for _ in 0..150 {

@@ -255,7 +255,8 @@ fn judged_by(job: &Value, config: &str) -> Output {
     let mut command = tollgate();
     command.args(words.map(|word| word.replace("/etc/tollgate", folder.path().to_str().unwrap())));
     for variable in container["env"].as_array().into_iter().flatten() {
-        let (name, value) = (&variable["name"], &variable["value"]);
+        let name = &variable["name"];
+        let value = &variable["value"];
         command.env(name.as_str().unwrap(), value.as_str().unwrap());
     }
     command.output().unwrap()
@@ -297,7 +298,8 @@ fn the_check_alone_does_without_a_secret_that_is_not_there() {
         let container = of_kind(&text, kind)["spec"]["template"]["spec"]["containers"][0].clone();
         format!("{} {}", container["env"], container["envFrom"])
     };
-    let (of_check, of_pods) = (variables("Job"), variables("Deployment"));
+    let of_check = variables("Job");
+    let of_pods = variables("Deployment");
     assert_eq!(
         of_check.matches("\"optional\":true").count(),
         4,

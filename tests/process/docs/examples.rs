@@ -124,7 +124,9 @@ fn every_tollgate_command_of_the_documents_is_understood() {
 
 /// Sends what curl would.
 pub(super) fn curl(words: &[String], http: &str) -> Reply {
-    let (mut headers, mut target, mut body) = (Vec::new(), String::new(), None);
+    let mut headers = Vec::new();
+    let mut target = String::new();
+    let mut body = None;
     let mut words = words[1..].iter();
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -196,8 +198,8 @@ fn curl_gets_the_output_that_the_documents_show() {
             let found = reply
                 .header(name)
                 .unwrap_or_else(|| panic!("{words:?}: no {name} in {reply:?}"));
-            let ((found, found_s), (value, value_s)) =
-                (without_seconds(name, found), without_seconds(name, value));
+            let (found, found_s) = without_seconds(name, found);
+            let (value, value_s) = without_seconds(name, value);
             assert_eq!(
                 (found, found_s.is_some()),
                 (value, value_s.is_some()),
@@ -252,7 +254,8 @@ async fn is_allowed(client: &mut Client, plan: &str, cost: u64) -> bool {
 /// What docs/concepts.md says of priorities, by its own two configs, on either store.
 #[tokio::test]
 async fn plans_of_one_count_are_priorities() {
-    let (redis, configs) = (Redis::start(), page("docs/concepts.md").blocks_of("yaml"));
+    let redis = Redis::start();
+    let configs = page("docs/concepts.md").blocks_of("yaml");
     let configs: Vec<_> = configs
         .into_iter()
         .filter(|config| config.text.contains("interactive:"))

@@ -38,7 +38,8 @@ fn picked(filter: &[String], answer: &Value) -> String {
 
 #[test]
 fn the_examples_of_holds_print_what_they_show() {
-    let (mut config, mut blocks) = (String::new(), 0);
+    let mut config = String::new();
+    let mut blocks = 0;
     for block in page("docs/holds.md").blocks() {
         match block.info.as_str() {
             "yaml" => config = block.text.clone(),

@@ -96,7 +96,8 @@ impl Page {
 
     /// Rows of all tables whose first heading is this, as their cells.
     pub(super) fn rows(&self, heading: &str) -> Vec<Vec<String>> {
-        let (mut rows, mut wanted) = (Vec::new(), false);
+        let mut rows = Vec::new();
+        let mut wanted = false;
         for line in self.plain() {
             if !line.starts_with('|') {
                 wanted = false;
@@ -179,7 +180,8 @@ fn words_of(paragraph: &str) -> String {
 }
 
 fn split(text: &str) -> Vec<String> {
-    let (mut sentences, mut sentence) = (Vec::new(), String::new());
+    let mut sentences = Vec::new();
+    let mut sentence = String::new();
     for word in text.split_whitespace() {
         sentence += &format!("{word} ");
         if word.ends_with(['.', '!', '?', ':']) {
@@ -193,7 +195,10 @@ fn split(text: &str) -> Vec<String> {
 
 /// Words of a command as a shell splits them: quotes, and a backslash at a line's end.
 pub(super) fn shell_words(command: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote, mut begun) = (Vec::new(), String::new(), None, false);
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quote = None;
+    let mut begun = false;
     for letter in command.replace("\\\n", " ").chars() {
         match (quote, letter) {
             (Some(open), letter) if letter == open => quote = None,

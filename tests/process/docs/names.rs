@@ -188,8 +188,10 @@ fn sources(folders: &[&str]) -> String {
 
 #[test]
 fn every_benchmark_and_test_that_is_to_be_run_is_there() {
-    let (mut benchmarks, mut tests) = (0, 0);
-    let (bench_sources, sources) = (sources(&["benches"]), sources(&["src", "tests"]));
+    let mut benchmarks = 0;
+    let mut tests = 0;
+    let bench_sources = sources(&["benches"]);
+    let sources = sources(&["src", "tests"]);
     for (words, _) in pages()
         .iter()
         .flat_map(|page| page.blocks_of("console"))

@@ -171,10 +171,8 @@ fn every_default_is_the_one_that_is_documented() {
             "QUOTA" => "1000000",
             value => value,
         };
-        let (left_out, set) = (
-            load(&base(&field), Vec::new()).unwrap(),
-            with(&field, value),
-        );
+        let left_out = load(&base(&field), Vec::new()).unwrap();
+        let set = with(&field, value);
         let set = set.unwrap_or_else(|errors| panic!("{field}: {errors}"));
         // Whether a burst is stated matters to overrides alone.
         let text = |config: &Config| {
@@ -237,7 +235,8 @@ fn a_missing_field_is_an_error_only_if_it_is_required() {
         .filter(|row| row.default == "required")
         .map(|row| row.field)
         .collect();
-    let (limit, rule) = ("plans.NAME.limits[]", "envoy.domains.NAME.rules[]");
+    let limit = "plans.NAME.limits[]";
+    let rule = "envoy.domains.NAME.rules[]";
     for (config, field, error) in [
         ("workers: 0".into(), "plans".into(), "plans has no plan"),
         (
@@ -325,7 +324,8 @@ fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
         };
         let (below, above) = match kind.as_str() {
             "number" => {
-                let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
+                let first: u64 = first.parse().unwrap();
+                let last: u64 = last.parse().unwrap();
                 (
                     first.checked_sub(1).map(|value| value.to_string()),
                     (last + 1).to_string(),
@@ -333,10 +333,8 @@ fn every_range_of_a_number_or_duration_ends_where_it_is_documented() {
             }
             "duration" => {
                 let step = Duration::from_millis(1);
-                let (first, last) = (
-                    duration::parse(&first).unwrap(),
-                    duration::parse(&last).unwrap(),
-                );
+                let first = duration::parse(&first).unwrap();
+                let last = duration::parse(&last).unwrap();
                 let below = first
                     .checked_sub(step)
                     .map(|value| duration::Shown(value).to_string());

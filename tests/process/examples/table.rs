@@ -16,7 +16,8 @@ fn the_rust_client_is_built_of_packages_that_the_server_has_in_the_same_versions
             .map(str::to_owned)
             .collect::<BTreeSet<_>>()
     };
-    let (ours, theirs) = (locked("Cargo.lock"), locked("examples/rust/Cargo.lock"));
+    let ours = locked("Cargo.lock");
+    let theirs = locked("examples/rust/Cargo.lock");
     assert!(theirs.len() > 50, "{theirs:?}");
     assert_eq!(
         theirs.difference(&ours).collect::<Vec<_>>(),

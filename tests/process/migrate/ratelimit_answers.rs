@@ -89,10 +89,8 @@ fn words(statuses: &[DescriptorStatus]) -> String {
 
 #[tokio::test]
 async fn every_request_of_the_table_is_answered_as_it_says() {
-    let (redis, rows) = (
-        Redis::start(),
-        table("docs/migrate/envoy-ratelimit.md", "example"),
-    );
+    let redis = Redis::start();
+    let rows = table("docs/migrate/envoy-ratelimit.md", "example");
     for (place, row) in rows.iter().enumerate() {
         let [example, request, documented, ours] = &row[..] else {
             panic!("{row:?}")

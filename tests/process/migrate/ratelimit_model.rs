@@ -35,7 +35,9 @@ fn letters(random: &mut Random, most: u64) -> String {
 /// A value of a descriptor, empty for none.
 fn value(random: &mut Random) -> String {
     let mut text = |most| letters(random, most);
-    let (short, long, other) = (text(1), text(2), text(2));
+    let short = text(1);
+    let long = text(2);
+    let other = text(2);
     match random.below(8) {
         0 | 1 => String::new(),
         2 | 3 => format!("{long}x"),
@@ -86,7 +88,8 @@ impl Made {
 
     fn limit(&mut self, random: &mut Random, path: &str, indent: &str) -> Limit {
         let _ = writeln!(self.text, "{indent}rate_limit:");
-        let (path, indent) = (format!("{path}.rate_limit"), format!("{indent}  "));
+        let path = format!("{path}.rate_limit");
+        let indent = format!("{indent}  ");
         let unlimited = self.flag(random, (&path, &indent, "unlimited"));
         self.limits += 1;
         let limit = Limit {
@@ -124,17 +127,16 @@ impl Made {
         let mut nodes = Vec::<Node>::new();
         let _ = writeln!(self.text, "{indent}descriptors:");
         for _ in 0..1 + random.below(4) {
-            let (key, value) = (*random.pick(&KEYS), value(random));
+            let key = *random.pick(&KEYS);
+            let value = value(random);
             if nodes
                 .iter()
                 .any(|other| other.key == key && other.value == value)
             {
                 continue;
             }
-            let (path, inner) = (
-                format!("{path}descriptors[{}]", nodes.len()),
-                format!("{indent}    "),
-            );
+            let path = format!("{path}descriptors[{}]", nodes.len());
+            let inner = format!("{indent}    ");
             let _ = writeln!(self.text, "{indent}  - key: {key}");
             if !value.is_empty() {
                 let _ = writeln!(self.text, "{inner}value: \"{value}\"");
@@ -206,7 +208,8 @@ fn best<'n>(list: &'n [Node], entry: &Entry) -> Option<&'n Node> {
 
 /// The limit of a descriptor, and what tells its count from others: each value, or the wildcard whose values count together.
 fn limit_of<'n>(mut list: &'n [Node], entries: &[Entry]) -> Option<(&'n Limit, String)> {
-    let (mut limit, mut count) = (None, String::new());
+    let mut limit = None;
+    let mut count = String::new();
     for entry in entries {
         let node = best(list, entry)?;
         let _ = write!(
@@ -362,16 +365,15 @@ fn assert_alike(
     config: &Config,
     domains: &[(String, Vec<Node>, &str)],
 ) -> usize {
-    let (mut by_model, mut by_plan) = (
-        HashMap::<String, String>::new(),
-        HashMap::<String, String>::new(),
-    );
+    let mut by_model = HashMap::<String, String>::new();
+    let mut by_plan = HashMap::<String, String>::new();
     let mut limited = 0;
     for _ in 0..DESCRIPTORS {
         let (domain, list, text) =
             &domains[usize::try_from(random.below(domains.len() as u64)).unwrap()];
         let entries = entries(random, list);
-        let (model, ours) = (limit_of(list, &entries), decided(config, domain, &entries));
+        let model = limit_of(list, &entries);
+        let ours = decided(config, domain, &entries);
         let shown = || format!("seed {seed}, domain {domain}, {entries:?}\n{text}");
         assert_eq!(
             ours.as_ref().map(|(limit, _)| &**limit),
@@ -409,10 +411,13 @@ fn assert_alike(
 
 #[test]
 fn random_files_are_converted_and_decide_as_the_model_of_ratelimit_does() {
-    let (mut limited, mut losses, mut rules) = (0, 0, 0);
+    let mut limited = 0;
+    let mut losses = 0;
+    let mut rules = 0;
     for seed in 0..CONFIGS {
         let mut random = Random(seed);
-        let (mut made, mut trees) = (Vec::<Made>::new(), Vec::new());
+        let mut made = Vec::<Made>::new();
+        let mut trees = Vec::new();
         for index in 0..1 + random.below(3) {
             let mut file = Made {
                 text: format!("domain: \"d.{index}\"\n"),

@@ -111,7 +111,8 @@ async fn a_plan_that_checks_go_by_until_a_restart_cannot_be_dropped() {
     let with_check = |plans: &str, plan: &str| {
         format!("{plans}check: {{ plan: ['param:plan', 'default:{plan}'] }}\n")
     };
-    let (p, q) = (plan("p", 5), plan("q", 7));
+    let p = plan("p", 5);
+    let q = plan("q", 7);
     let live = Live::start(&with_check(&format!("{p}{q}"), "p"), &[]).await;
     live.replace(&with_check(&q, "q"));
     live.wait_for("failure", 1.0);

@@ -10,9 +10,8 @@ use crate::support::server::{PATIENCE, decide, request};
 
 /// What the kubelet does to a ConfigMap's volume: the file is a link through `..data`, and that one is replaced.
 fn publish(folder: &std::path::Path, version: u64, plans: &str) {
-    let (name, at) = (format!("..version {version}"), |name: &str| {
-        folder.join(name)
-    });
+    let name = format!("..version {version}");
+    let at = |name: &str| folder.join(name);
     std::fs::create_dir(at(&name)).unwrap();
     std::fs::write(at(&name).join("config.yaml"), config(plans)).unwrap();
     std::os::unix::fs::symlink(name, at("..data_tmp")).unwrap();
@@ -39,7 +38,8 @@ async fn fault_21_the_swap_of_a_config_map_is_taken_up_and_none_is_half_read() {
     publish(folder.path(), 1, &plans(1));
     std::os::unix::fs::symlink("..data/config.yaml", folder.path().join("config.yaml")).unwrap();
     let mut live = Live::start_in(folder, &[]).await;
-    let (mut used, mut slowest) = (0, Duration::ZERO);
+    let mut used = 0;
+    let mut slowest = Duration::ZERO;
     for version in 2..=SWAPS {
         publish(live.folder.path(), version, &plans(version));
         let swapped = Instant::now();
@@ -124,7 +124,8 @@ async fn every_worker_takes_it_up_and_no_batch_is_of_two_minds() {
     for _ in 0..3 {
         let mut client = live.server.client().await;
         callers.push(tokio::spawn(async move {
-            let (mut last, mut seen) = (1_000, 1);
+            let mut last = 1_000;
+            let mut seen = 1;
             while last < 1_000 + RELOADS {
                 let requests = (0..200)
                     .map(|key| request(&key.to_string(), "p", None))

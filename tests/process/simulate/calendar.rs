@@ -60,7 +60,8 @@ const MONTHS: [(&str, [i64; 4]); 2] = [
 fn months_of_two_zones_deny_what_a_count_by_their_edges_does() {
     const QUOTA: usize = 900;
     let folder = Folder::new();
-    let (first, last) = (MONTHS[0].1[0], MONTHS[1].1[3]);
+    let first = MONTHS[0].1[0];
+    let last = MONTHS[1].1[3];
     // Each asks every so many seconds. The last of them also asks at each edge, and a second before.
     let edges = MONTHS.iter().flat_map(|(_, edges)| edges);
     let edges = edges.flat_map(|edge| [edge - 1, *edge]);

@@ -138,3 +138,22 @@ overrides: [ { plan: day, key: b, quotas: [ { quota: 1 } ] }, { plan: day, key_p
     // Of the key that no override is for.
     assert_eq!(smallest("day"), (2.into(), 10.into()));
 }
+
+#[test]
+fn a_block_denies_a_key_that_an_override_decides_too() {
+    let folder = Folder::new();
+    let plans = r#"
+plans:
+  free: { limits: [ { quota: 1, window: 10s, block: 1m } ] }
+overrides:
+  - { plan: free, key: a, quotas: [ { quota: 3 } ] }
+"#;
+    folder.put("plans.yaml", plans.as_bytes());
+    // The fourth begins a block, which denies the fifth although the window has passed.
+    let log = log_of(&[("a", &[1, 2, 3, 4, 30])]);
+    folder.put("access.log", log.as_bytes());
+    let report = folder.json_report(&[]);
+    for result in report["results"].as_array().unwrap() {
+        assert_eq!(result["denied"], 2, "{report}");
+    }
+}

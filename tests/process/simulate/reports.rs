@@ -8,10 +8,8 @@ use super::{Folder, PLANS, line};
 /// without requests.
 fn days(requests: u32, clients: u32) -> String {
     let of = |number: u32| {
-        let (hour, tenth) = (
-            number * 70 / requests,
-            number * 70 % requests * 6 / requests,
-        );
+        let hour = number * 70 / requests;
+        let tenth = number * 70 % requests * 6 / requests;
         let client = if number.is_multiple_of(2) {
             1
         } else {
@@ -301,7 +299,8 @@ fn charts_and_pages_are_written_and_escape_what_comes_from_the_log() {
         !text.contains('\u{1b}') && text.contains("\\u{1b}"),
         "{text}"
     );
-    let (svg, html) = (folder.content("chart.svg"), folder.content("report.html"));
+    let svg = folder.content("chart.svg");
+    let html = folder.content("report.html");
     assert!(
         svg.starts_with("<svg xmlns=")
             && svg.trim_end().ends_with("</svg>")
@@ -328,10 +327,9 @@ fn charts_and_pages_are_written_and_escape_what_comes_from_the_log() {
     for tag in [
         "svg", "g", "table", "tr", "td", "th", "div", "p", "h2", "text", "title",
     ] {
-        let (open, close) = (
-            html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count(),
-            html.matches(&format!("</{tag}>")).count(),
-        );
+        let open =
+            html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
+        let close = html.matches(&format!("</{tag}>")).count();
         assert_eq!(open, close, "{tag}");
     }
 }

@@ -35,9 +35,12 @@ impl Case {
     }
 
     fn call(mut self, at_ms: u64, cost: u64, fate: Result<Answer, String>) -> Self {
-        let (at_us, batch) = (T + at_ms * MS, self.history.calls.len());
-        let (sent_us, answered_us) = (at_us - AROUND_US, at_us + AROUND_US);
-        let (key, plan) = ("key".to_owned(), self.plan.to_owned());
+        let at_us = T + at_ms * MS;
+        let batch = self.history.calls.len();
+        let sent_us = at_us - AROUND_US;
+        let answered_us = at_us + AROUND_US;
+        let key = "key".to_owned();
+        let plan = self.plan.to_owned();
         self.history.calls.push(Call {
             key,
             plan,

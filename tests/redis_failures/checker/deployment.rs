@@ -216,11 +216,9 @@ impl Deployment {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         self.change_override(random.below(REPLICAS as u64) as usize);
         pass(random.below(400));
-        let (replica, lasts_ms, lag_ms) = (
-            random.below(REPLICAS as u64) as usize,
-            50 + random.below(450),
-            5 + random.below(40),
-        );
+        let replica = random.below(REPLICAS as u64) as usize;
+        let lasts_ms = 50 + random.below(450);
+        let lag_ms = 5 + random.below(40);
         let from_us = now_us();
         faults
             .iter()
@@ -249,7 +247,8 @@ impl Deployment {
             .as_ref()
             .unwrap()
             .life;
-        let (plan, prefix) = (OVERRIDDEN_PLAN.to_owned(), load::OVERRIDDEN.to_owned());
+        let plan = OVERRIDDEN_PLAN.to_owned();
+        let prefix = load::OVERRIDDEN.to_owned();
         let sent_us = now_us();
         let changed = self.runtime.block_on(async {
             let Some(use_plan) = use_plan else {

@@ -44,7 +44,8 @@ pub fn over(history: &History, limit: &Limit, charges: &[Charge<'_>]) -> Option<
 
 /// Most units that may pass in an interval of this begin and length; `None` if it is too long to have a bound.
 fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
-    let (quota, window_us) = (limit.quota(), limit.window_us());
+    let quota = limit.quota();
+    let window_us = limit.window_us();
     let start_us = |at_us| window_start_us(limit, at_us);
     match counting(limit) {
         Counting::Debt => Some(limit.capacity() + took_us / limit.emission_us()),

@@ -157,11 +157,9 @@ fn ask(
     requests: Vec<pb::ShouldAllowRequest>,
     random: &mut Random,
 ) -> impl Future<Output = Vec<Call>> + use<> {
-    let (shared, life, mut client) = (
-        shared.clone(),
-        replica.life,
-        random.pick(&replica.clients).clone(),
-    );
+    let shared = shared.clone();
+    let life = replica.life;
+    let mut client = random.pick(&replica.clients).clone();
     let batch = shared.batches.fetch_add(1, Ordering::SeqCst) as usize;
     async move {
         let sent_us = now_us();
@@ -175,7 +173,9 @@ fn ask(
         let answered_us = now_us();
         let sums = sums(&requests, together);
         let call = |(index, (request, fate)): (usize, (pb::ShouldAllowRequest, _))| {
-            let (key, plan, cost) = (request.key, request.plan, request.cost.unwrap());
+            let key = request.key;
+            let plan = request.plan;
+            let cost = request.cost.unwrap();
             Call {
                 key,
                 plan,

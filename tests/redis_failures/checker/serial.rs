@@ -46,7 +46,8 @@ struct Event<'a> {
 /// Checks one key of one plan, which has a witness; `calls` are all of that key.
 pub fn check(history: &History, plan: &Plan, witness: usize, calls: &[&Call]) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let (mut events, mut unknown) = (Vec::new(), Vec::new());
+    let mut events = Vec::new();
+    let mut unknown = Vec::new();
     for call in calls {
         let Some(answer) = call.stored() else {
             if call.may_be_charged() {
@@ -127,10 +128,8 @@ fn place(history: &History, plan: &Plan, witness: usize, call: &Call, answer: &A
         .iter()
         .filter(|loss| loss.to_us <= at_us)
         .count();
-    let (granted, count) = (
-        answer.allowed,
-        limit.quota().saturating_sub(status.remaining),
-    );
+    let granted = answer.allowed;
+    let count = limit.quota().saturating_sub(status.remaining);
     let before = if granted {
         count.saturating_sub(call.cost)
     } else {
@@ -282,7 +281,8 @@ impl<'a> Replay<'a> {
 
     /// Checks that the decision was granted or denied as usage says, and charges it.
     fn judge_outcome(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
-        let (now_us, cost) = (event.place.at_us, event.call.cost);
+        let now_us = event.place.at_us;
+        let cost = event.call.cost;
         let tested = event.call.tested;
         if event.place.granted {
             for model in &mut self.models {
@@ -322,7 +322,8 @@ impl<'a> Replay<'a> {
 
     /// Compares what was told of each limit with its model, which then learns from it.
     fn judge_readings(&mut self, event: &Event<'_>, violations: &mut Vec<Violation>) {
-        let (now_us, cost) = (event.place.at_us, event.call.tested);
+        let now_us = event.place.at_us;
+        let cost = event.call.tested;
         let mut add = |why: String| {
             violations.push(Violation::new(Rule::Reading, event.call, why));
         };
@@ -360,7 +361,8 @@ impl<'a> Replay<'a> {
     /// Removes the remembered denials that have a cause in the state between the last decision and this time. Usage only falls in
     /// that time, so its begin is compared. An unseen charge is a cause, too.
     fn excuse(&mut self, until_us: u64, unseen: bool) {
-        let (models, from_us) = (&self.models, self.last.at_us);
+        let models = &self.models;
+        let from_us = self.last.at_us;
         self.cached.retain(|call| {
             let within = call.sent_us <= until_us && call.answered_us >= from_us;
             let at_us = call.sent_us.max(from_us);

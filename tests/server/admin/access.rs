@@ -159,11 +159,9 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
         none.code() == Code::Unauthenticated && none.message().contains("authorization: Bearer"),
         "{none:?}"
     );
-    let (short, long, upper) = (
-        &bearer[..bearer.len() - 1],
-        format!("{bearer}0"),
-        bearer.to_uppercase(),
-    );
+    let short = &bearer[..bearer.len() - 1];
+    let long = format!("{bearer}0");
+    let upper = bearer.to_uppercase();
     for wrong in [
         "",
         "Bearer",
@@ -210,10 +208,8 @@ async fn only_the_token_that_the_file_holds_now_is_accepted() {
 #[test]
 fn a_start_without_a_sound_token_is_refused_by_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
-    let (config, token) = (
-        folder.path().join("config.yaml"),
-        folder.path().join("token"),
-    );
+    let config = folder.path().join("config.yaml");
+    let token = folder.path().join("token");
     std::fs::write(&config, PLANS).unwrap();
     std::fs::write(&token, "too-short-canary").unwrap();
     let named = format!("listen.admin_token_file={}", token.display());

@@ -352,7 +352,8 @@ plans:
     }
     let all: u64 = passed.values().sum();
     assert_eq!(all, 190, "everything that could pass did");
-    let (mut orgs, mut denied) = ([0; 4], 0);
+    let mut orgs = [0; 4];
+    let mut denied = 0;
     for user in 0..40 {
         let used = passed.get(&user).copied().unwrap_or_default();
         let seen = peek(&mut client, &three_parts(user)).await;

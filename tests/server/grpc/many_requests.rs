@@ -92,7 +92,9 @@ async fn a_stream_answers_every_id_once() {
         .await
         .unwrap()
         .into_inner();
-    let (mut ids, mut allowed, mut errors) = (Vec::new(), 0, 0);
+    let mut ids = Vec::new();
+    let mut allowed = 0;
+    let mut errors = 0;
     while let Some(answer) = answers.next().await {
         let answer = answer.unwrap();
         ids.push(answer.id);

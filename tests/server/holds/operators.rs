@@ -24,7 +24,8 @@ pub(super) async fn the_greatest_numbers_are_counted_and_drag_no_other_request_a
 
 pub(super) async fn operators_see_the_slots_of_a_plan_that_counts_nothing_else(mut world: World) {
     world.reserve("jobs", "a", 1).await;
-    let (key, plan) = ("acme".to_owned(), "jobs".to_owned());
+    let key = "acme".to_owned();
+    let plan = "jobs".to_owned();
     let explain = pb::ExplainRequest {
         key: key.clone(),
         plan: plan.clone(),

@@ -143,7 +143,8 @@ fn half_a_head_behind_a_whole_request_is_not_waited_for_longer_than_half_a_head(
         stream
             .write_all((whole + "GET /healthz HTTP/1.1\r\nHo").as_bytes())
             .unwrap();
-        let (began, mut answer) = (Instant::now(), Vec::new());
+        let began = Instant::now();
+        let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert!(
             answer.starts_with(b"HTTP/1.1 200"),

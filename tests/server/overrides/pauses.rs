@@ -113,7 +113,8 @@ impl PausesFixture {
 
 #[tokio::test]
 async fn no_worker_reads_ten_thousand_overrides_that_change() {
-    let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
+    let redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
     redis.cli(&["eval", FILL, "1", NAME]);
     let file = folder.path().join("config.yaml");
     let socket = folder.path().join("admin.sock");
@@ -124,7 +125,8 @@ async fn no_worker_reads_ten_thousand_overrides_that_change() {
     server
         .wait_until_decided_by(pb::DecidedBy::Store, "free")
         .await;
-    let (client, admin) = (server.client().await, admin_at(&socket).await);
+    let client = server.client().await;
+    let admin = admin_at(&socket).await;
     let mut fixture = PausesFixture {
         redis,
         file,

@@ -53,7 +53,8 @@ async fn a_buyer_goes_on_with_what_was_used_counted_and_the_address_counts_all()
         ..pb::PlanOverride::default()
     };
     set(&mut one, entry).await.unwrap();
-    let (began, mut passed) = (std::time::Instant::now(), 0);
+    let began = std::time::Instant::now();
+    let mut passed = 0;
     while passed == 0 {
         assert!(began.elapsed() < PATIENCE);
         passed += usize::from(check(&two.server.http(), "u-17").0.status == 200);

@@ -36,7 +36,8 @@ fn complaints(browser: &mut Chromium) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_browser_shows_the_denied_key_within_seconds_explains_it_and_asks_no_other_host() {
     let server = Server::start(PLANS, &[]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     let mut browser = open(&http);
     for _ in 0..5 {
         decide(&mut client, "alice", "login").await;
@@ -107,10 +108,8 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
         .iter()
         .filter(|node| node["ignored"] != true)
     {
-        let (role, name) = (
-            node["role"]["value"].as_str().unwrap_or_default(),
-            node["name"]["value"].as_str().unwrap_or_default(),
-        );
+        let role = node["role"]["value"].as_str().unwrap_or_default();
+        let name = node["name"]["value"].as_str().unwrap_or_default();
         found.push((role.to_owned(), name.to_owned()));
         let needs_name =
             ["table", "textbox", "combobox", "button", "region", "link"].contains(&role);
@@ -153,7 +152,8 @@ fn a_screen_reader_finds_landmarks_headings_tables_and_names() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_clear_with_the_token_alone_and_are_shown_as_text() {
     let (_folder, server) = with_token();
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     for key in ["alice", HOSTILE] {
         for _ in 0..3 {
             decide(&mut client, key, "login").await;

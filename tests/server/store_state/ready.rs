@@ -58,7 +58,8 @@ async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_th
     assert_is_ready_without_the_store(&url);
 
     let (server, _folder) = start(&["--store", &url, "--set", "store.ready=once_reached"]);
-    let (mut client, http) = (server.client().await, server.http());
+    let mut client = server.client().await;
+    let http = server.http();
     let ready = when(|| get(&http, "/readyz"), refuses_the_password);
     assert_eq!(
         (ready.status, ready.body.lines().next()),
@@ -94,10 +95,8 @@ async fn a_wrong_password_is_named_and_keeps_a_replica_from_being_ready_where_th
     );
     assert_eq!(Scrape::of(&http).value("tollgate_store_reached"), 1.0);
     redis.cli(&["-a", "wrong-canary", "CONFIG", "SET", "requirepass", ""]);
-    let (page, data) = (
-        browser.eval("document.body.innerText"),
-        get(&http, "/status/data").body,
-    );
+    let page = browser.eval("document.body.innerText");
+    let data = get(&http, "/status/data").body;
     for text in [
         page.as_str().unwrap().to_owned(),
         data,

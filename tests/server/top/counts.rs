@@ -92,7 +92,9 @@ fn assert_lists(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_million_keys_by_zipf_each_of_three_replicas_lists_the_true_top_twenty() {
-    let (redis, mut zipf, mut truth) = (Redis::start(), Zipf::new(), HashMap::<usize, u64>::new());
+    let redis = Redis::start();
+    let mut zipf = Zipf::new();
+    let mut truth = HashMap::<usize, u64>::new();
     let mut replicas = Vec::new();
     for _ in 0..3 {
         replicas.push(

@@ -19,10 +19,8 @@ async fn a_key_is_told_by_no_metric_no_log_and_hashed_by_no_answer() {
         "--log-level",
         "debug",
     ];
-    let (mut one, mut other) = (
-        AdminFixture::start(PLANS, &flags).await,
-        AdminFixture::start(PLANS, &flags).await,
-    );
+    let mut one = AdminFixture::start(PLANS, &flags).await;
+    let mut other = AdminFixture::start(PLANS, &flags).await;
     one.top_when("", TopBy::Denials, 1, |answer| answer.replicas == 2)
         .await;
     for plan in ["one", "two", "one"] {
@@ -134,10 +132,8 @@ async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
     ];
     let url = redis.url();
     let on = [&["--store", &url], &page[..]].concat();
-    let (mut one, mut other) = (
-        AdminFixture::start(PLANS, &on).await,
-        AdminFixture::start(PLANS, &on).await,
-    );
+    let mut one = AdminFixture::start(PLANS, &on).await;
+    let mut other = AdminFixture::start(PLANS, &on).await;
     for replica in [&mut one, &mut other] {
         replica
             .top_when("", TopBy::Denials, 1, |answer| answer.replicas == 2)
@@ -152,7 +148,8 @@ async fn explain_top_log_and_page_show_the_same_hash_of_a_key() {
         .clone();
     let mut off =
         AdminFixture::start(PLANS, &[&["--set", "status.keys=off"], &page[..]].concat()).await;
-    let (mut told, mut shown) = (Vec::new(), Vec::new());
+    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for replica in [&mut one, &mut other, &mut off] {
         told.push(hash_by_explain(replica).await);
         make_admin_calls(replica).await;

@@ -60,15 +60,16 @@ async fn reserve_and_settle(
     number: u64,
     (over, calls): (Arc<AtomicBool>, Arc<AtomicU64>),
 ) -> Vec<u64> {
-    let (mut random, mut sums) = (Random(number), vec![0; KEYS as usize]);
+    let mut random = Random(number);
+    let mut sums = vec![0; KEYS as usize];
     let mut index = 0;
     while !over.load(Ordering::SeqCst) {
-        let (key, id, actual) = (
-            random.below(KEYS),
-            format!("{number} {index}"),
-            random.below(5),
-        );
-        let (mut times, mut settled, mut events) = (0, 0, Vec::new());
+        let key = random.below(KEYS);
+        let id = format!("{number} {index}");
+        let actual = random.below(5);
+        let mut times = 0;
+        let mut settled = 0;
+        let mut events = Vec::new();
         for _ in 0..=random.below(3) {
             let answer = send((&store, &plan), key, (&id, reserve(3, 60)), PATIENCE)
                 .await
@@ -105,7 +106,8 @@ async fn fault_09_holds_of_slots_that_move_are_all_known_and_counted_once() {
     let cluster = Cluster::start_with(0, &["redis-server"], &[]);
     let replicas = [connected(&cluster).await, connected(&cluster).await];
     let plan = hourly(&[ANCHORED, LOG]);
-    let (over, calls) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let over = Arc::<AtomicBool>::default();
+    let calls = Arc::<AtomicU64>::default();
     let callers: Vec<_> = (0..8)
         .map(|number| {
             let store = replicas[usize::from(number % 2 == 1)].clone();
@@ -187,7 +189,8 @@ async fn fault_09_holds_of_a_shard_that_dies_are_settled_on_its_heir() {
     wait_for_heir(&cluster).await;
     for key in 0..KEYS {
         let check = ask(&plan, &name(key), ("b", settle(9)));
-        let (mut first, began) = (store.decide_hold(&check, short).await, Instant::now());
+        let mut first = store.decide_hold(&check, short).await;
+        let began = Instant::now();
         while first.is_err() {
             assert!(began.elapsed() < PATIENCE.0);
             first = store.decide_hold(&check, short).await;

@@ -28,10 +28,11 @@ async fn watch_keys(
 ) -> Vec<tokio::task::JoinHandle<Vec<Answer>>> {
     let mut callers = Vec::new();
     for key in 0..KEYS {
-        let (mut client, over) = (Client::new(channel_to(&server.address).await), over.clone());
+        let mut client = Client::new(channel_to(&server.address).await);
+        let over = over.clone();
         callers.push(tokio::spawn(async move {
-            let (mut answers, mut ticks) =
-                (Vec::new(), tokio::time::interval(Duration::from_millis(8)));
+            let mut answers = Vec::new();
+            let mut ticks = tokio::time::interval(Duration::from_millis(8));
             while !over.load(Ordering::SeqCst) {
                 ticks.tick().await;
                 let at = Instant::now();

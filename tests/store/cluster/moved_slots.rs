@@ -23,10 +23,8 @@ struct Demand {
 
 impl Demand {
     async fn start(server: &Server, keys: Arc<Vec<(String, &'static str)>>) -> Self {
-        let (over, asked) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
+        let over = Arc::new(AtomicBool::new(false));
+        let asked = Arc::new(AtomicU64::new(0));
         let mut callers = Vec::new();
         for caller in 0..8 {
             let client = Client::new(channel_to(&server.address).await);
@@ -138,7 +136,8 @@ async fn fault_09_slots_that_move_under_load_fail_no_call_and_keep_every_limit_e
         .iter()
         .map(|(key, plan)| cluster.slot(plan, key))
         .collect();
-    let (keys, mut moves) = (Arc::new(keys), 0);
+    let keys = Arc::new(keys);
+    let mut moves = 0;
     let demand = Demand::start(&server, keys.clone()).await;
     demand.pass(200).await;
     for round in 0..2 {
@@ -193,7 +192,8 @@ async fn fault_05_and_09_a_new_node_without_scripts_is_asked_and_decides() {
         assert_eq!(answer.decided_by(), DecidedBy::Store, "call {call}");
         allowed += u64::from(answer.allowed);
     }
-    let (asks, noscripts) = (cluster.errors("ASK"), cluster.errors("NOSCRIPT"));
+    let asks = cluster.errors("ASK");
+    let noscripts = cluster.errors("NOSCRIPT");
     println!(
         "{allowed} of 400 allowed; {asks} sent on for once, {noscripts} times without its script"
     );

@@ -61,10 +61,8 @@ fn fresh_entries_make_room() {
 fn a_log_that_has_no_room_left_is_decided_all_the_same() {
     for junk in [0, 20_000] {
         let (store, clock) = small();
-        let (log, short) = (
-            plan(vec![limit(20_000, HOUR, LOG)]),
-            plan(vec![limit(3, HOUR, FIXED)]),
-        );
+        let log = plan(vec![limit(20_000, HOUR, LOG)]);
+        let short = plan(vec![limit(3, HOUR, FIXED)]);
         store.decide(&ask(&log, "log", 1)).unwrap();
         for index in 0..junk {
             // Refused or not, it must not count for the log.
@@ -160,7 +158,8 @@ fn resets_among_charges_lose_no_room_and_no_other_key() {
     for _ in 0..100_000 {
         clock.advance(random.below(1_000));
         let number = random.below(1_500);
-        let (plan, key) = (&plans[number as usize % 2], number.to_string());
+        let plan = &plans[number as usize % 2];
+        let key = number.to_string();
         if random.below(3) == 0 {
             assert_eq!(
                 store.forget("group", &Key::new(key).unwrap()),

@@ -81,7 +81,9 @@ pub(super) async fn an_empty_bucket_stays_empty_after_a_change_of_its_rate(fixtu
 
 pub(super) async fn buckets_of_one_count_grant_one_burst_at_one_instant(fixture: Fixture) {
     for quotas in [[100, 10], [10, 100], [7, 1_000]] {
-        let (plans, key, mut granted) = (quotas.map(of_ten), format!("{quotas:?}"), 0);
+        let plans = quotas.map(of_ten);
+        let key = format!("{quotas:?}");
+        let mut granted = 0;
         for turn in 0..40 {
             granted += usize::from(fixture.fits(&plans[turn % 2], &key, 1).await);
         }
@@ -113,11 +115,9 @@ pub(super) async fn a_refund_to_a_bucket_is_in_units_after_a_change_of_its_rate(
 }
 
 pub(super) async fn other_limits_of_a_plan_come_and_go_without_a_reset(fixture: Fixture) {
-    let (minute, hour, log) = (
-        limit(10, MINUTE, FIXED),
-        limit(20, HOUR, WINDOW),
-        limit(30, HOUR, LOG),
-    );
+    let minute = limit(10, MINUTE, FIXED);
+    let hour = limit(20, HOUR, WINDOW);
+    let log = limit(30, HOUR, LOG);
     let both = plan(vec![minute.clone(), hour.clone(), log.clone()]);
     assert!(fixture.fits(&both, "shaped", 4).await);
     assert_eq!(

@@ -105,7 +105,8 @@ pub(super) async fn the_index_of_logs_is_there_for_as_long_as_its_logs(fixture: 
     let mut seen = 0;
     for round in 0..300 {
         fixture.clock.advance(random.below(30_000_000));
-        let (plan, cost) = (random.pick(&plans), 1 + random.below(3));
+        let plan = random.pick(&plans);
+        let cost = 1 + random.below(3);
         fixture
             .decide(if random.below(6) == 0 {
                 refund(plan, "i", 9)

@@ -26,11 +26,14 @@ async fn fault_86_a_call_with_an_id_that_redis_refuses_changes_nothing_whichever
     let refusals = ["set", "setrange", "del", "hset", "pexpireat", "no memory"];
     let mut met = HashMap::<&str, u64>::new();
     for algorithms in [&[FIXED][..], &[BUCKET], &[WINDOW], &[FIXED, WINDOW]] {
-        let (redis, clock) = (Redis::start(), FakeClock::new());
-        let (store, mut wire) = (store_on(&redis, &clock), Wire::to(&redis));
+        let redis = Redis::start();
+        let clock = FakeClock::new();
+        let store = store_on(&redis, &clock);
+        let mut wire = Wire::to(&redis);
         assert!(store.connected(PATIENCE.0).await);
         let embedded = MemoryStore::new(1 << 26, Arc::new(clock.clone()));
-        let (plan, mut random) = (plan(algorithms, None, 4), Random(algorithms.len() as u64));
+        let plan = plan(algorithms, None, 4);
+        let mut random = Random(algorithms.len() as u64);
         for step in 0..1_200 {
             clock.advance(random.below(4 * S));
             let id = format!("id {}", step / 8 + random.below(6));
@@ -89,8 +92,10 @@ async fn record_many(store: &RedisStore, plan: &Arc<Plan>, count: u64) {
 
 #[tokio::test]
 async fn fault_98_garbage_under_the_names_of_holds_concerns_calls_with_ids_of_that_key_alone() {
-    let (redis, clock) = (Redis::start(), FakeClock::new());
-    let (store, plan) = (store_on(&redis, &clock), plan(&[FIXED], None, 4));
+    let redis = Redis::start();
+    let clock = FakeClock::new();
+    let store = store_on(&redis, &clock);
+    let plan = plan(&[FIXED], None, 4);
     for name in ["{group:bad}holds", "{group:bad}ids"] {
         for garbage in GARBAGE {
             redis.cli(&["DEL", "{group:bad}holds", "{group:bad}ids", "{group:bad}"]);
@@ -101,10 +106,8 @@ async fn fault_98_garbage_under_the_names_of_holds_concerns_calls_with_ids_of_th
             command.extend(&garbage[1..]);
             redis.cli(&command);
             redis.cli(&["EXPIRE", name, "1000"]);
-            let (bad, good) = (
-                ask(&plan, "bad", ("a", reserve(1, 5))),
-                ask(&plan, "good", ("a", reserve(1, 5))),
-            );
+            let bad = ask(&plan, "bad", ("a", reserve(1, 5)));
+            let good = ask(&plan, "good", ("a", reserve(1, 5)));
             let (bad, good) = tokio::join!(
                 store.decide_hold(&bad, PATIENCE),
                 store.decide_hold(&good, PATIENCE)

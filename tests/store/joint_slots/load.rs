@@ -78,7 +78,8 @@ impl Load {
     }
 
     pub(super) async fn call(&self, store: &RedisStore, seed: u64, deadline: Duration) -> Found {
-        let (mut random, mut found) = (Random(seed), Found::default());
+        let mut random = Random(seed);
+        let mut found = Found::default();
         while self.next.fetch_add(1, Ordering::Relaxed) < self.decisions
             && !self.over.load(Ordering::Relaxed)
         {
@@ -117,7 +118,8 @@ impl Load {
 
     pub(super) async fn run(self: &Arc<Self>, stores: &[RedisStore], deadline: Duration) -> Found {
         let tasks = (0..AT_ONCE).map(|caller| {
-            let (load, store) = (self.clone(), stores[caller % stores.len()].clone());
+            let load = self.clone();
+            let store = stores[caller % stores.len()].clone();
             tokio::spawn(async move { load.call(&store, caller as u64, deadline).await })
         });
         let mut all = Found::default();
@@ -144,7 +146,8 @@ impl Load {
         may_stay: u64,
         counts: impl Fn(&Check) -> bool,
     ) {
-        let (mut looked_at, mut left) = (0, 0);
+        let mut looked_at = 0;
+        let mut left = 0;
         for plan in 0..self.plans.len() {
             for number in 0..self.subjects {
                 let check = self.check((plan, number), 1);

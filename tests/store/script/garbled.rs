@@ -81,7 +81,8 @@ async fn a_call_with_a_wrong_count_is_refused() {
 /// Sets each byte of a call to other values. Returns how many calls were refused, and how many there were.
 fn garble(raw: &mut Wire, mut call: Vec<Vec<u8>>) -> (usize, u64) {
     let request = call.pop().unwrap();
-    let (mut refused, mut calls) = (0, 0);
+    let mut refused = 0;
+    let mut calls = 0;
     for index in 0..request.len() {
         let byte = request[index];
         for value in [
@@ -139,7 +140,9 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
     let (call, mut raw) = captured(&redis, &asks).await;
     let joint = [&asks[..5], &[ask(&log, "key 8", 2)]].concat();
     let joint = captured_joint(&redis, &joint).await;
-    let (before_us, mut calls, mut refused) = (cpu_us(&redis), 0, 0);
+    let before_us = cpu_us(&redis);
+    let mut calls = 0;
+    let mut refused = 0;
     for call in [call, joint] {
         let (refusals, tried) = garble(&mut raw, call);
         (refused, calls) = (refused + refusals, calls + tried);

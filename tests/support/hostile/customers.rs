@@ -120,7 +120,8 @@ pub(super) fn calendar(dice: &mut Dice) -> Vec<u8> {
         ", burst: 2",
         ", name: \"month\"",
     ]);
-    let (window, starts) = (odd_or(dice, &WINDOWS), odd_or(dice, &STARTS));
+    let window = odd_or(dice, &WINDOWS);
+    let starts = odd_or(dice, &STARTS);
     let limit = match dice.below(4) {
         0 => format!("{{ quota: 1, window: {window}{beside} }}"),
         1 => format!("{{ quota: 1, window: {window}, zone: {zone}{beside} }}"),
@@ -191,7 +192,8 @@ fn entry(dice: &mut Dice) -> String {
     }
     if dice.below(2) == 0 {
         let limit = odd_or(dice, &["minute", "b", "hour"]);
-        let (quota, burst) = (odd_or(dice, &["1", "300"]), odd_or(dice, &["1", "300"]));
+        let quota = odd_or(dice, &["1", "300"]);
+        let burst = odd_or(dice, &["1", "300"]);
         let quotas = dice.of(&[
             "[]",
             "[ {} ]",

@@ -113,7 +113,8 @@ pub(super) fn numbers(dice: &mut Dice) -> Vec<u8> {
         "2024-01-01",
         "NaN",
     ];
-    let (number, other) = (dice.of(&forms), dice.of(&forms));
+    let number = dice.of(&forms);
+    let other = dice.of(&forms);
     match dice.below(4) {
         0 => format!("plans: {{ p: {{ limits: [ {{ quota: {number}, window: 1m }} ] }} }}\nworkers: {other}\n").into(),
         1 => format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: 1m, precision: {number} }} ] }} }}\n").into(),
@@ -158,7 +159,8 @@ pub(super) fn durations(dice: &mut Dice) -> Vec<u8> {
         "∞",
         "18446744073709551615ms",
     ];
-    let (window, other) = (dice.of(&forms), dice.of(&forms));
+    let window = dice.of(&forms);
+    let other = dice.of(&forms);
     match dice.below(2) {
         0 => {
             format!("plans: {{ p: {{ limits: [ {{ quota: 1, window: {window} }} ] }} }}\nstore: {{ deadline: {other} }}\n").into()

@@ -64,7 +64,8 @@ fn a_refund_shortens_the_debt_to_nothing_at_most() {
 #[test]
 fn a_smaller_burst_on_the_same_count_forgives_no_debt() {
     let of = |burst| limit(10, Algorithm::TokenBucket { burst });
-    let (paid, trial) = (of(100), of(1));
+    let paid = of(100);
+    let trial = of(1);
     let mut bucket = Bucket::default();
     bucket.charge(&paid, 5_000_000, 100);
     bucket.clamp(&trial, 5_000_000);
@@ -129,7 +130,9 @@ fn decide_one(
 
 #[test]
 fn a_lower_quota_frees_nothing_and_takes_hold_with_the_next_charge() {
-    let (before, after, mut bucket) = (of_ten(100), of_ten(10), Bucket::default());
+    let before = of_ten(100);
+    let after = of_ten(10);
+    let mut bucket = Bucket::default();
     assert!(decide_one(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
     let denied = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Charge));
     assert_eq!(
@@ -149,7 +152,9 @@ fn a_lower_quota_frees_nothing_and_takes_hold_with_the_next_charge() {
 
 #[test]
 fn a_higher_quota_shortens_the_wait_at_once() {
-    let (before, after, mut bucket) = (of_ten(100), of_ten(1_000), Bucket::default());
+    let before = of_ten(100);
+    let after = of_ten(1_000);
+    let mut bucket = Bucket::default();
     assert!(decide_one(&before, &mut bucket, 5_000_000, (10, Mode::Charge)).fits);
     let peeked = decide_one(&after, &mut bucket, 5_000_000, (1, Mode::Peek));
     let before_denial = bucket;
@@ -159,7 +164,8 @@ fn a_higher_quota_shortens_the_wait_at_once() {
         (false, 60_000)
     );
     // The peek wrote nothing, so the wait that it told is that of the debt as it stood.
-    let (wait_us, unwritten) = (peeked.readings[0].wait_us(&after, 1), before_denial);
+    let wait_us = peeked.readings[0].wait_us(&after, 1);
+    let unwritten = before_denial;
     assert_eq!(
         (peeked.fits, peeked.readings[0].remaining(&after), wait_us),
         (false, 0, 600_000)
@@ -173,7 +179,8 @@ fn a_higher_quota_shortens_the_wait_at_once() {
 #[test]
 fn two_limits_of_one_count_grant_one_burst_at_one_instant() {
     for quotas in [[100, 10], [10, 100], [7, 11], [1, 60_000_000]] {
-        let (limits, mut bucket) = (quotas.map(of_ten), Bucket::default());
+        let limits = quotas.map(of_ten);
+        let mut bucket = Bucket::default();
         let granted = (0..100)
             .filter(|index| {
                 decide_one(
@@ -192,7 +199,9 @@ fn two_limits_of_one_count_grant_one_burst_at_one_instant() {
 /// Denials under two rates alternate, a microsecond apart. Each would round the debt up if it wrote the debt.
 #[test]
 fn alternating_denials_do_not_raise_the_debt() {
-    let (slow, fast, mut bucket) = (of_ten(1), of_ten(60_000_000), Bucket::default());
+    let slow = of_ten(1);
+    let fast = of_ten(60_000_000);
+    let mut bucket = Bucket::default();
     decide_one(&slow, &mut bucket, 5_000_000, (10, Mode::Charge));
     for now_us in 5_000_000..5_000_009 {
         assert!(!decide_one(&fast, &mut bucket, now_us, (10, Mode::Charge)).fits);
@@ -237,7 +246,9 @@ proptest! {
     /// units before it take at the slowest rate in use.
     #[test]
     fn used_units_stay_used_however_the_limit_changes(steps in proptest::collection::vec(any_step(), 1..60)) {
-        let (mut bucket, mut now_us, mut slowest_us) = (Bucket::default(), 4_000_000_000_u64, 0);
+        let mut bucket = Bucket::default();
+        let mut now_us = 4_000_000_000_u64;
+        let mut slowest_us = 0;
         // The least that can be owed, in 2^-32 of a unit: what the fastest rate in use would leave.
         let mut least = 0_u128;
         let mut fastest_us = u64::MAX;

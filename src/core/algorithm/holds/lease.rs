@@ -117,7 +117,8 @@ impl KeyCall<'_> {
                 return LeaseEvent::Lost(LostReason::Forgotten);
             }
         };
-        let (now_us, hold) = (self.now_us, self.key.notes.hold_at(place));
+        let now_us = self.now_us;
+        let hold = self.key.notes.hold_at(place);
         let present_us = hold.expires_us;
         let last_us = now_us + hold.plan.holds.max_ttl_us();
         // A lease that ends later than the longest from now was given by a clock that stepped back since, and may have been shortened.

@@ -237,7 +237,8 @@ impl PackedHolds {
     pub(super) fn end_by(&mut self, last_us: u64) {
         let mut begin = 0;
         while let Some(hold) = self.hold_at(begin) {
-            let (is_late, end) = (hold.expires_us > last_us, hold.end);
+            let is_late = hold.expires_us > last_us;
+            let end = hold.end;
             if is_late {
                 self.set_end(begin, last_us);
             }
@@ -248,7 +249,8 @@ impl PackedHolds {
     /// Takes out the hold whose record begins here.
     pub(super) fn remove(&mut self, begin: usize) -> Option<Hold> {
         let hold = self.hold_at(begin)?;
-        let (end, taken) = (hold.end, hold.to_hold());
+        let end = hold.end;
+        let taken = hold.to_hold();
         self.records.drain(begin..end);
         Some(taken)
     }
@@ -259,7 +261,8 @@ impl PackedHolds {
         is_taken: impl Fn(&NotedHold<'_>) -> bool,
         taken: &mut Vec<(Box<[u8]>, Hold)>,
     ) {
-        let (mut begin, mut kept) = (0, 0);
+        let mut begin = 0;
+        let mut kept = 0;
         while let Some(hold) = self.hold_at(begin) {
             let end = hold.end;
             if is_taken(&hold) {
@@ -416,7 +419,8 @@ mod tests {
                 prop_assert_eq!(packed.remove(*begin), Some(holds.remove(at).1));
             }
             prop_assert_eq!(unpacked(&packed), holds.clone());
-            let (mut taken, is_taken) = (Vec::new(), |cost: u64| cost.is_multiple_of(2));
+            let mut taken = Vec::new();
+            let is_taken = |cost: u64| cost.is_multiple_of(2);
             packed.take_if(|hold| is_taken(hold.cost()), &mut taken);
             let taken = taken.into_iter().map(|(id, hold)| (id.into_vec(), hold));
             let (expected, kept): (Vec<_>, Vec<_>) =

@@ -39,7 +39,8 @@ impl Edges {
         let now = i64::try_from(now_us).map_or(LATEST_US, |now| now.min(LATEST_US));
         let now = Timestamp::from_microsecond(now).expect("the year 9950 has dates");
         let mut first = finder.first_day(zone.to_datetime(now).date());
-        let (mut start_us, mut next) = (finder.edge_us(first), finder.next_first_day(first));
+        let mut start_us = finder.edge_us(first);
+        let mut next = finder.next_first_day(first);
         // A clock that is set back over midnight shows a day again whose window has ended.
         while finder.edge_us(next) <= now_us.min(LATEST_US.unsigned_abs()) {
             (start_us, first, next) = (finder.edge_us(next), next, finder.next_first_day(next));

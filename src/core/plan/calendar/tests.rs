@@ -178,7 +178,8 @@ fn a_window_lasts_as_long_as_the_one_of_the_calendar_in_which_it_began() {
 /// Expiries, and what the embedded store drops, rely on it.
 #[test]
 fn no_window_of_any_zone_is_longer_than_the_longest_of_its_unit() {
-    let (from, to) = (us("2000-01-01T00:00:00Z"), us("2200-01-01T00:00:00Z"));
+    let from = us("2000-01-01T00:00:00Z");
+    let to = us("2200-01-01T00:00:00Z");
     let mut steps = 0;
     for zone in Zone::all() {
         let day = Calendar::new(CalendarUnit::Day, zone);

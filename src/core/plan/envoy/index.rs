@@ -81,13 +81,11 @@ pub struct Specificity {
 
 impl Index {
     pub(super) fn new(rules: &[DescriptorRule]) -> Result<Self, Vec<(usize, RuleError)>> {
-        let (mut index, mut errors) = (
-            Self {
-                shapes: Vec::new(),
-                by_names: HashTable::new(),
-            },
-            Vec::new(),
-        );
+        let mut index = Self {
+            shapes: Vec::new(),
+            by_names: HashTable::new(),
+        };
+        let mut errors = Vec::new();
         for rule_index in 0..rules.len() {
             if let Err(error) = index.add(rules, rule_index) {
                 errors.push((rule_index, error));
@@ -120,7 +118,8 @@ impl Index {
                 first: rule_index,
                 forms: Vec::new(),
             });
-            let (shapes, new) = (&self.shapes, self.shapes.len() - 1);
+            let shapes = &self.shapes;
+            let new = self.shapes.len() - 1;
             self.by_names
                 .insert_unique(names_hash, new, |shape| names(&rules[shapes[*shape].first]));
             new

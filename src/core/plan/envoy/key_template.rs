@@ -37,7 +37,8 @@ impl KeyTemplate {
     }
 
     fn parse_text(text: &str, patterns: &[EntryPattern]) -> Result<Self, String> {
-        let (mut parts, mut rest) = (Vec::new(), text);
+        let mut parts = Vec::new();
+        let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after
                 .split_once('}')

@@ -347,7 +347,8 @@ fn an_override_is_counted_apart_for_each_unit_and_not_for_each_quota() {
             .cloned()
     };
     for unit in RateUnit::ALL {
-        let (small, large) = (limit(1, unit).unwrap(), limit(u32::MAX, unit).unwrap());
+        let small = limit(1, unit).unwrap();
+        let large = limit(u32::MAX, unit).unwrap();
         assert_eq!(
             (small.fingerprint(), small.window_us()),
             (large.fingerprint(), large.window_us())
@@ -450,7 +451,8 @@ fn different_values_are_different_shards_and_an_empty_one_is_none() {
         plan: "p".into(),
         patterns,
     };
-    let (long, longer) = ("x".repeat(40), "x".repeat(90));
+    let long = "x".repeat(40);
+    let longer = "x".repeat(90);
     let texts = ["", "x", ":", "x:", ":x", "\\", "{x}", &long, &longer];
     let mut keys = std::collections::BTreeSet::new();
     for a in texts {

@@ -102,7 +102,8 @@ proptest! {
         let limits = windows.map(|algorithm| Limit::new("l", quota, WINDOW_MAX, algorithm).unwrap());
         let bucket = Limit::new("l", quota.min(1_000_000), MINUTE, Algorithm::TokenBucket { burst }).unwrap();
         for limit in limits.into_iter().chain([bucket]) {
-            let (share, fewer) = (limit.share(replicas), limit.share(replicas + 1));
+            let share = limit.share(replicas);
+            let fewer = limit.share(replicas + 1);
             for (whole, part) in [(limit.quota(), share.quota()), (limit.capacity(), share.capacity())] {
                 prop_assert!(part >= 1 && part * replicas >= whole && part * replicas < whole + replicas);
             }

@@ -64,7 +64,8 @@ impl OverrideTable {
     /// The table of overrides that are set at runtime and of those of the file, which `plans` has. What is expired at this time of
     /// the store's clock is passed over. `runtime` has one override for each subject of a plan, and so has the file.
     pub fn new(plans: &PlanSet, runtime: &[Arc<PlanOverride>], now_us: u64) -> Self {
-        let (mut table, mut builder) = (Self::default(), Builder::default());
+        let mut table = Self::default();
+        let mut builder = Builder::default();
         // Of the same subject, the first holds.
         for entry in runtime.iter().chain(plans.overrides().iter()) {
             if entry.is_expired(now_us) {

@@ -34,7 +34,9 @@ pub(super) struct PlanLimits {
 pub(super) fn limits(node: Node, errors: &mut ErrorList) -> Option<PlanLimits> {
     let path = node.path.clone();
     let tables = tables(node, errors)?;
-    let (mut slots, mut rates, mut errors_in_slots) = (Vec::new(), Vec::new(), false);
+    let mut slots = Vec::new();
+    let mut rates = Vec::new();
+    let mut errors_in_slots = false;
     for (place, table) in tables.into_iter().enumerate() {
         match table {
             Some(table) if holds::is_concurrency(&table) => {

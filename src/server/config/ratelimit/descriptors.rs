@@ -41,7 +41,8 @@ pub(super) fn domain(
     let name = required_text(&mut table, "domain", errors);
     let descriptors = nested(&mut table, 1, errors, warnings);
     finish(table, errors, warnings);
-    let (name, descriptors) = (name?, descriptors?);
+    let name = name?;
+    let descriptors = descriptors?;
     if name.is_empty() {
         report(errors, "domain", "is empty, which ratelimit refuses too");
         return None;
@@ -95,7 +96,7 @@ fn descriptors(
         |count| format!("has {count} descriptors; at most {LIST_MAX} are converted"),
         errors,
     )?;
-    let mut level = Level {
+    let mut level = DescriptorLevel {
         number: level,
         seen: HashSet::new(),
     };
@@ -154,14 +155,14 @@ fn warn_of_hidden(
 }
 
 /// A list of descriptors while it is read.
-struct Level {
+struct DescriptorLevel {
     /// How deep it is nested, from 1.
     number: usize,
     /// The key and the value of each descriptor so far.
     seen: HashSet<(String, String)>,
 }
 
-impl Level {
+impl DescriptorLevel {
     /// Refuses the key and the value of a descriptor before it.
     fn add(&mut self, path: &str, key: &str, value: &str, errors: &mut ErrorList) -> Option<()> {
         if !self.seen.insert((key.to_owned(), value.to_owned())) {
@@ -179,7 +180,7 @@ impl Level {
 /// Reads one descriptor: `Some(None)` if it was left out with a warning, `None` after adding at least one error.
 fn descriptor(
     node: Node,
-    level: &mut Level,
+    level: &mut DescriptorLevel,
     errors: &mut ErrorList,
     warnings: &mut Warnings,
 ) -> Option<Option<ConfiguredDescriptor>> {
@@ -194,7 +195,9 @@ fn descriptor(
     let nested = nested(&mut table, level.number + 1, errors, warnings);
     finish(table, errors, warnings);
     let limit = limit?;
-    let (key, value, nested) = (key?, value?.unwrap_or_default(), nested?);
+    let key = key?;
+    let value = value?.unwrap_or_default();
+    let nested = nested?;
     modes.check(&path, &key, &value, errors)?;
     level.add(&path, &key, &value, errors)?;
     let Some(key) = writable(key, &path, errors, warnings)? else {

@@ -60,7 +60,8 @@ pub(super) fn rate_limit(
     let units =
         take(&mut table, "requests_per_unit").map(|node| (node.path.clone(), node.number(errors)));
     finish(table, errors, warnings);
-    let (name, unit) = (name?, unit?.unwrap_or_default());
+    let name = name?;
+    let unit = unit?.unwrap_or_default();
     let length = length_of_unit(&unit, unlimited, &path, errors)?;
     if length.is_some_and(|(word, _)| word == MONTH) {
         let told = "is a month of 30 days, as in ratelimit; for months of the calendar write window: month in its plan";

@@ -82,7 +82,8 @@ fn what_a_server_would_refuse_is_not_converted() {
         .rev()
         .map(|length| format!("{{ key: a, value: '{}*', {limit} }}", "x".repeat(length)))
         .collect();
-    let (long, short) = ("k".repeat(600), format!("{{ key: a, {limit} }}"));
+    let long = "k".repeat(600);
+    let short = format!("{{ key: a, {limit} }}");
     for (text, expected) in [
         (
             of(&"d".repeat(300), &short),
@@ -168,7 +169,8 @@ fn several_files_become_one_config_and_a_domain_stands_in_one_of_them() {
             "domain: {domain}\ndescriptors: [ {{ key: a, quota_mode: true, rate_limit: {{ unit: day, requests_per_unit: 1 }} }} ]\n"
         )
     };
-    let (edge, inner) = (text("edge"), text("inner"));
+    let edge = text("edge");
+    let inner = text("inner");
     let Converted { yaml, warnings } =
         files(&[("edge.yaml", &edge), ("inner.yaml", &inner)]).unwrap();
     let plan = |domain: &str| {

@@ -181,7 +181,8 @@ fn body(amount: &Amount) -> String {
             quota,
             window,
         } => {
-            let (name, window) = (quoted(name), Shown(*window));
+            let name = quoted(name);
+            let window = Shown(*window);
             format!(
                 "limits: [ {{ name: {name}, quota: {quota}, window: {window}, algorithm: fixed_window, anchor: clock }} ]"
             )

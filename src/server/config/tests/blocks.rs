@@ -70,10 +70,8 @@ fn a_wrong_block_is_told_with_its_path() {
 /// Else a replica with another `block` would say that it enforces the same plans.
 #[test]
 fn a_block_is_part_of_the_hash_of_the_config_and_survives_an_override() {
-    let (short, long) = (
-        with("{ quota: 5, window: 1m, block: 1s }"),
-        with("{ quota: 5, window: 1m, block: 2s }"),
-    );
+    let short = with("{ quota: 5, window: 1m, block: 1s }");
+    let long = with("{ quota: 5, window: 1m, block: 2s }");
     assert_ne!(
         load(&short).unwrap().plans.canonical(),
         load(&long).unwrap().plans.canonical()

@@ -137,10 +137,12 @@ fn a_deeply_nested_name_costs_no_more() {
     };
     let distinct = |index: usize| format!("b{index}");
     let same = |_: usize| "b".to_owned();
-    let (flat, deep) = (at(1, distinct), at(30, distinct));
+    let flat = at(1, distinct);
+    let deep = at(30, distinct);
     assert!(deep <= flat + 2, "{flat} and {deep} allocations a name");
     // Of duplicate names, a thousand are reported.
-    let (flat, deep) = (at(1, same), at(30, same));
+    let flat = at(1, same);
+    let deep = at(30, same);
     assert!(
         deep <= flat + 1_000 * 128 / 5_000,
         "{flat} and {deep} allocations a name that occurs twice"
@@ -149,10 +151,8 @@ fn a_deeply_nested_name_costs_no_more() {
 
 #[test]
 fn a_text_that_costs_the_parser_too_much_is_refused_before_parsing() {
-    let (tokens, brackets) = (
-        "has more than 4000000 names, values, ",
-        "has more than 32 brackets open ",
-    );
+    let tokens = "has more than 4000000 names, values, ";
+    let brackets = "has more than 32 brackets open ";
     for (text, refused) in [
         (format!("[{}", "! ".repeat(7_999_999)), tokens),
         (format!("[{}", "&a ".repeat(5_333_333)), tokens),

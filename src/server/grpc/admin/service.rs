@@ -134,7 +134,8 @@ impl<S: Store> AdminService for Admin<S> {
             .await
             .and_then(|()| convert::subject(key, shard, plan));
         let done = async {
-            let ((key, plan), caller) = (subject.clone()?, caller?);
+            let (key, plan) = subject.clone()?;
+            let caller = caller?;
             let existed = self
                 .parts
                 .limiter
@@ -166,8 +167,9 @@ impl<S: Store> AdminService for Admin<S> {
             .await
             .and_then(|()| convert::subject(key, shard, plan));
         let done = async {
-            let ((key, plan), cost, caller) =
-                (subject.clone()?, convert::refund_cost(cost)?, caller?);
+            let (key, plan) = subject.clone()?;
+            let cost = convert::refund_cost(cost)?;
+            let caller = caller?;
             let refunded = self
                 .parts
                 .limiter
@@ -193,7 +195,8 @@ impl<S: Store> AdminService for Admin<S> {
             .await
             .and_then(|()| convert::subject(key, shard, plan));
         let done = async {
-            let ((key, plan), caller) = (subject.clone()?, caller?);
+            let (key, plan) = subject.clone()?;
+            let caller = caller?;
             let explained = self
                 .parts
                 .limiter
@@ -245,10 +248,8 @@ impl<S: Store> AdminService for Admin<S> {
     ) -> Result<Response<pb::ReplicasResponse>, Status> {
         let done = async {
             self.authenticate(request.metadata()).await?;
-            let (count, fixed) = (
-                self.parts.limiter.totals().replicas,
-                self.parts.replicas.is_some(),
-            );
+            let count = self.parts.limiter.totals().replicas;
+            let fixed = self.parts.replicas.is_some();
             let answer = convert::replicas(count, fixed, &self.parts.stores);
             let outcome = format!("replicas: {}", answer.replicas);
             Ok((answer, outcome))
@@ -271,7 +272,8 @@ impl<S: Store> AdminService for Admin<S> {
             .ok()
             .map(|new| shown_subject(&new.subject, &new.plan));
         let done = async {
-            let (new, overrides) = (new?, self.parts.overrides.clone());
+            let new = new?;
+            let overrides = self.parts.overrides.clone();
             let set = async move { overrides.set(new).await };
             let entry = in_time(caller?, set).await?;
             let outcome = format!("version: {}", entry.version);

@@ -35,7 +35,8 @@ impl TokenFile {
     /// Whether the value of an `authorization` field has the word Bearer and the token that the file holds now. The file is read
     /// on another thread, since a file system may hang. Errors: see [`Self::check`]; the call must then be refused.
     pub(crate) async fn admits_bearer(&self, authorization: &[u8]) -> Result<bool, String> {
-        let (file, offered) = (self.clone(), bearer(authorization).to_vec());
+        let file = self.clone();
+        let offered = bearer(authorization).to_vec();
         let admitted = tokio::task::spawn_blocking(move || file.admits(&offered)).await;
         admitted.unwrap_or_else(|error| Err(error.to_string()))
     }

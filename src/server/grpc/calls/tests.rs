@@ -127,10 +127,8 @@ fn calls_that_wait_for_their_request_are_evicted_the_oldest_first() {
 #[test]
 fn a_call_of_a_light_connection_is_not_evicted_for_a_heavy_one() {
     let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
-    let (polite, hog) = (
-        calls.connection(Arc::default()),
-        calls.connection(Arc::default()),
-    );
+    let polite = calls.connection(Arc::default());
+    let hog = calls.connection(Arc::default());
     let waiting = polite.wait(polite.permit(CallKind::Decision).unwrap(), None);
     let answers = hog.account().charge(KEPT_MAX - CALL_BYTES);
     assert!(hog.permit(CallKind::Decision).is_none() && !waiting.is_evicted.get());
@@ -198,7 +196,8 @@ fn bytes_are_taken_from_calls_of_any_kind_and_only_from_calls_that_hold_some() {
             .filter(|call| call.is_evicted.get())
             .count()
     };
-    let (newcomer, before) = (calls.connection(Arc::default()), evicted());
+    let newcomer = calls.connection(Arc::default());
+    let before = evicted();
     let taken = reserve(&newcomer, 1 << 20);
     assert!(taken.is_some() && evicted() == before + 1 && !early.is_evicted.get());
     // A call gets the bytes for its message from others, although none of its kind has waited longer.
@@ -214,10 +213,8 @@ fn bytes_are_taken_from_calls_of_any_kind_and_only_from_calls_that_hold_some() {
 #[test]
 fn a_connection_that_keeps_little_gets_a_permit_though_others_keep_all_there_may_be() {
     let calls = CallLimits::new(Arc::default(), WorkerTurns::default());
-    let (hog, newcomer) = (
-        calls.connection(Arc::default()),
-        calls.connection(Arc::default()),
-    );
+    let hog = calls.connection(Arc::default());
+    let newcomer = calls.connection(Arc::default());
     let all = hog.account().charge(hog.account().free());
     assert!(hog.permit(CallKind::Decision).is_none());
     let permits: Vec<_> = (0..8)

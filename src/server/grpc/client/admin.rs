@@ -234,7 +234,8 @@ fn reloaded(answer: &pb::ReloadConfigResponse) -> AnswerReport {
 }
 
 fn replicas(answer: &pb::ReplicasResponse) -> AnswerReport {
-    let (count, all) = (answer.replicas, answer.redis_connections);
+    let count = answer.replicas;
+    let all = answer.redis_connections;
     let (source, reason) = match answer.source() {
         pb::ReplicaSource::Config => ("config", "as store.expected_replicas says"),
         pb::ReplicaSource::Alone => ("alone", "since the embedded store is shared with nobody"),
@@ -333,10 +334,8 @@ fn candidate_json(candidate: &pb::CandidateExplanation) -> Value {
 }
 
 fn limit_lines(explained: &pb::LimitExplanation) -> Vec<String> {
-    let (status, limit) = (
-        explained.status.clone().unwrap_or_default(),
-        explained.limit.clone().unwrap_or_default(),
-    );
+    let status = explained.status.clone().unwrap_or_default();
+    let limit = explained.limit.clone().unwrap_or_default();
     let algorithm = algorithm(&limit);
     // A concurrency limit has none.
     let window = status.window.map(us).filter(|window_us| *window_us > 0);

@@ -78,7 +78,8 @@ impl Target {
         let channel = self.endpoint()?.connect_with_connector(connector).await;
         let channel = channel
             .map_err(|error| format!("the connection to {} failed: {error}", self.address))?;
-        let (address, encrypted) = (self.address.to_string(), self.tls.is_some());
+        let address = self.address.to_string();
+        let encrypted = self.tls.is_some();
         Ok(ClientConnection {
             channel,
             address,

@@ -64,7 +64,8 @@ impl ClientConnection {
         times: u64,
         form: AnswerForm,
     ) -> PrintedAnswer {
-        let (mut sum, mut failure) = (Sum::default(), None);
+        let mut sum = Sum::default();
+        let mut failure = None;
         while sum.asked < times && failure.is_none() {
             match self.ask_once(question).await {
                 Ok(answered) => sum.add(answered),
@@ -123,7 +124,8 @@ impl Sum {
     }
 
     fn report(&self) -> AnswerReport {
-        let (asked, allowed) = (self.asked, self.allowed);
+        let asked = self.asked;
+        let allowed = self.allowed;
         let denied = asked - allowed;
         let mut report = AnswerReport {
             lines: vec![

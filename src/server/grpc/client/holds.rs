@@ -143,8 +143,10 @@ fn settled_report(id: &str, settled: pb::SettleResponse) -> AnswerReport {
         .filter_map(|limit| limit.status)
         .collect();
     let mut report = answer(&decided);
-    let (held, actual) = (settled.held, settled.actual);
-    let (returned, excess) = (settled.returned, settled.excess);
+    let held = settled.held;
+    let actual = settled.actual;
+    let returned = settled.returned;
+    let excess = settled.excess;
     let lines = [
         format!("settlement: {}", in_words(&outcome)),
         format!("held {held}, used {actual}, returned {returned}, excess {excess}"),

@@ -259,7 +259,8 @@ fn timestamp_us(at: prost_types::Timestamp) -> u64 {
 
 /// An override in one line.
 fn line(entry: &pb::PlanOverride) -> String {
-    let (subject, effect) = (subject_text(entry), effect_text(entry));
+    let subject = subject_text(entry);
+    let effect = effect_text(entry);
     let until = entry.expires_at.map_or_else(String::new, |at| {
         format!(", until {}", Utc(timestamp_us(at)))
     });

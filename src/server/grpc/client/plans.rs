@@ -143,7 +143,8 @@ fn on_store_failure(plan: &pb::Plan) -> String {
 
 /// Calendar windows as the plans in force describe them: `month from day 15 in Europe/Berlin`.
 fn calendar(calendar: &pb::Calendar) -> String {
-    let (unit, zone) = (unit(calendar), &calendar.zone);
+    let unit = unit(calendar);
+    let zone = &calendar.zone;
     let weekday = usize::try_from(calendar.starts)
         .ok()
         .and_then(|day| WEEKDAYS.get(day.checked_sub(1)?));

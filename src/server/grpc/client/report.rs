@@ -120,10 +120,8 @@ fn add_numbers(json: &mut Value, numbers: &[(&str, Option<u64>)]) {
 
 /// Whole microseconds of a duration of the wire. A negative one, which no tollgate sends, is 0.
 pub(super) fn us(duration: prost_types::Duration) -> u64 {
-    let (seconds, nanos) = (
-        u64::try_from(duration.seconds).unwrap_or(0),
-        u64::try_from(duration.nanos).unwrap_or(0),
-    );
+    let seconds = u64::try_from(duration.seconds).unwrap_or(0);
+    let nanos = u64::try_from(duration.nanos).unwrap_or(0);
     seconds
         .saturating_mul(1_000_000)
         .saturating_add(nanos / 1_000)

@@ -94,7 +94,8 @@ fn limit_explanation(limit: pb::Limit, explained: &LimitExplanation) -> pb::Limi
 
 /// Connections to Redis, and those whose breaker is not closed.
 fn connections(stores: &StoreRegistry) -> (u64, u64) {
-    let (mut all, mut open) = (0, 0);
+    let mut all = 0;
+    let mut open = 0;
     for node in stores.nodes().values() {
         for ((state, _), count) in NodeHealth::STATES.iter().zip(node.connections) {
             all += count;

@@ -61,7 +61,9 @@ fn fuzz_fields_of_requests() {
 }
 
 fn assert_checked(request: pb::ShouldAllowRequest) {
-    let (key, plan, cost) = (request.key.clone(), request.plan.clone(), request.cost);
+    let key = request.key.clone();
+    let plan = request.plan.clone();
+    let cost = request.cost;
     let shard = request.shard.clone();
     let valid = shard.len() <= SHARD_BYTES_MAX
         && (1..=KEY_BYTES_MAX).contains(&key.len())

@@ -19,7 +19,8 @@ type About<T> = ((Key, String), T);
 
 /// Converts a reserve. Errors: INVALID_ARGUMENT, with what is wrong and what would be right.
 pub(in crate::grpc) fn reserve(request: pb::ReserveRequest) -> Result<Reserve, Status> {
-    let (id, ttl) = (required_id(&request.request_id)?, lease(request.ttl)?);
+    let id = required_id(&request.request_id)?;
+    let ttl = lease(request.ttl)?;
     let check = check_request(pb::ShouldAllowRequest {
         key: request.key,
         plan: request.plan,
@@ -94,7 +95,8 @@ fn if_unknown(number: i32) -> Result<IfUnknown, Status> {
 /// Converts a lease, whose range the plan has. Errors: INVALID_ARGUMENT for one that is not a length of time.
 fn lease(ttl: Option<prost_types::Duration>) -> Result<Option<Duration>, Status> {
     let Some(ttl) = ttl else { return Ok(None) };
-    let (seconds, nanos) = (u64::try_from(ttl.seconds), u32::try_from(ttl.nanos));
+    let seconds = u64::try_from(ttl.seconds);
+    let nanos = u32::try_from(ttl.nanos);
     match (seconds, nanos) {
         (Ok(seconds), Ok(nanos @ 0..=999_999_999)) => Ok(Some(Duration::new(seconds, nanos))),
         _ => Err(Status::invalid_argument(

@@ -108,7 +108,8 @@ fn micros(field: &str, seconds: i64, nanos: i32) -> Result<u64, Status> {
             "{field} is out of range; it lies in the future, within ten thousand years"
         ))
     };
-    let (seconds, nanos) = (u64::try_from(seconds), u64::try_from(nanos));
+    let seconds = u64::try_from(seconds);
+    let nanos = u64::try_from(nanos);
     let (Ok(seconds), Ok(nanos)) = (seconds, nanos) else {
         return Err(out_of_range());
     };

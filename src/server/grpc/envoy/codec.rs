@@ -31,7 +31,8 @@ impl CheckParts for DescriptorParts {
 /// How many descriptors a request has, and how many entries these have together. `None` for bytes that are not a message. Also counts
 /// the statuses of a response, which has them in the field where a request has descriptors.
 pub(super) fn count(message: &[u8]) -> Option<(usize, usize)> {
-    let (mut descriptors, mut entries) = (0, 0);
+    let mut descriptors = 0;
+    let mut entries = 0;
     for_each(message, DESCRIPTORS, |descriptor| {
         descriptors += 1;
         for_each(descriptor, ENTRIES, |_| {

@@ -17,7 +17,8 @@ pub(super) async fn reserve<S: Store>(
     tag: Tag,
 ) -> Result<(pb::ReserveResponse, Option<NewLease<Tag>>), Status> {
     let key = stated.check.key.clone();
-    let (id, ttl) = (stated.id.clone(), stated.ttl);
+    let id = stated.id.clone();
+    let ttl = stated.ttl;
     let (reserved, mut response) = service.reserve_stated(stated, None).await?;
     let mut told_at = service.limiter.lease_time();
     let Some(expires_in_us) = reserved.expires_in_us else {

@@ -111,8 +111,8 @@ fn exchange_of(
     };
     let plans: PlanSet = [plan()].into_iter().collect();
     let limiter = Limiter::new(plans, Shared(store.clone()), settings, clock);
-    let ((ask, mut requests), (draining, drain)) =
-        (mpsc::unbounded_channel(), watch::channel(false));
+    let (ask, mut requests) = mpsc::unbounded_channel();
+    let (draining, drain) = watch::channel(false);
     let requests = stream::poll_fn(move |context| requests.poll_recv(context));
     let service = Service::new(Arc::new(limiter));
     let stream = HoldStream::new(service, account, requests, Some(DrainSignal(drain)));

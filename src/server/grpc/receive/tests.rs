@@ -3,7 +3,8 @@
 use super::*;
 
 fn gathered(pieces: &[&[u8]], most: usize) -> Result<Vec<u8>, tonic::Code> {
-    let (mut first, mut rest) = (Bytes::new(), Vec::new());
+    let mut first = Bytes::new();
+    let mut rest = Vec::new();
     for piece in pieces {
         gather(&mut first, &mut rest, Bytes::copy_from_slice(piece), most)
             .map_err(|status| status.code())?;

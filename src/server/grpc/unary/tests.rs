@@ -17,7 +17,9 @@ type Received = (u16, HeaderMap, bool, Vec<u8>, Option<HeaderMap>);
 
 async fn received<B: HttpBody<Data = Bytes> + Unpin>(response: Response<B>) -> Received {
     let (parts, mut body) = response.into_parts();
-    let (ended, mut bytes, mut trailers) = (body.is_end_stream(), Vec::new(), None);
+    let ended = body.is_end_stream();
+    let mut bytes = Vec::new();
+    let mut trailers = None;
     assert_eq!(body.size_hint().exact(), ended.then_some(0));
     while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         match frame.into_data() {

@@ -396,13 +396,11 @@ async fn a_reset_names_the_windows_of_the_logs_of_all_plans_that_count_as_one() 
         rule: Rule::limits(seconds.iter().map(|seconds| log(*seconds))),
         ..plan(name, 5)
     };
-    let (tried, other) = (
-        with("tried", &[53]),
-        Plan {
-            counts_as: "other".into(),
-            ..with("c", &[17])
-        },
-    );
+    let tried = with("tried", &[53]);
+    let other = Plan {
+        counts_as: "other".into(),
+        ..with("c", &[17])
+    };
     let live = with("a", &[97, 60]);
     let live = Plan {
         candidate: Some(Arc::new(tried.as_candidate_of(&live))),

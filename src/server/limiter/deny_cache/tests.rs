@@ -115,7 +115,8 @@ fn a_denial_holds_until_its_release_and_no_microsecond_longer() {
         let wait_us = denied.wait_us(plan.limits(), 1);
         assert!(!denied.fits && wait_us > 1, "{algorithm:?}");
         // Clock-aligned counters can deny for longer than the cache holds.
-        let (cache, until_us) = (DenyCache::new(10), wait_us.min(SECOND_US));
+        let cache = DenyCache::new(10);
+        let until_us = wait_us.min(SECOND_US);
         cache.remember(&one, &denied, 7);
         let last = cache.lookup(&one, 7 + until_us - 1).unwrap();
         assert_eq!(
@@ -149,7 +150,8 @@ fn a_denial_is_held_for_a_second_at_most() {
 #[test]
 fn only_its_own_key_plan_and_mode_are_denied() {
     let limits = [(BUCKET, 1_000)];
-    let (mine, other) = (plan(&limits), plan(&limits));
+    let mine = plan(&limits);
+    let other = plan(&limits);
     let cache = cache_with_denial(&mine, 1_000);
     assert!(cache.lookup(&check(&mine, "key", 1), 0).is_some());
     assert_eq!(cache.lookup(&check(&mine, "kez", 1), 0), None);
@@ -186,7 +188,8 @@ fn an_allowed_request_is_not_noted() {
 #[test]
 fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
     let plan = plan(&[(BUCKET, 1_000)]);
-    let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
+    let cache = DenyCache::new(10);
+    let mut counters = Counters::for_plan(&plan);
     counters.charge(&check(&plan, "key", 2));
     let three = check(&plan, "key", 3);
     cache.remember(&three, &counters.charge(&three), 0);
@@ -207,12 +210,14 @@ fn a_smaller_cost_that_fits_reaches_the_store_and_a_larger_one_waits_longer() {
 #[test]
 fn a_log_s_denial_answers_its_own_cost_and_each_cost_has_one() {
     let plan = plan(&[(Algorithm::SlidingLog, 1_000)]);
-    let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
+    let cache = DenyCache::new(10);
+    let mut counters = Counters::for_plan(&plan);
     for _ in 0..4 {
         counters.charge(&check(&plan, "key", 1));
         counters.now_us += 1_000;
     }
-    let (one, two) = (check(&plan, "key", 1), check(&plan, "key", 2));
+    let one = check(&plan, "key", 1);
+    let two = check(&plan, "key", 2);
     cache.remember(&one, &counters.charge(&one), 0);
     assert_eq!(cache.lookup(&two, 0), None);
     cache.remember(&two, &counters.charge(&two), 0);
@@ -324,7 +329,8 @@ fn it_stays_within_its_entries_and_each_is_found() {
 fn an_entry_takes_about_a_hundred_bytes_beside_its_key() {
     let plan = plan(&[(BUCKET, 1_000)]);
     let cache = DenyCache::new(DENY_CACHE_DEFAULT);
-    let (mut most, mut last) = (0, 0);
+    let mut most = 0;
+    let mut last = 0;
     for index in 0..DENY_CACHE_DEFAULT {
         cache.remember(
             &check(&plan, &index.to_string(), 1),
@@ -389,7 +395,8 @@ proptest! {
         requests in proptest::collection::vec((0..700_u64, 1..5_u64, 0..8_u64), 1..80),
     ) {
         let plan = plan(&limits);
-        let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
+        let cache = DenyCache::new(10);
+        let mut counters = Counters::for_plan(&plan);
         let start_us = counters.now_us;
         let mut on_its_way = None;
         for (step_us, cost, what) in requests {
@@ -424,8 +431,10 @@ proptest! {
         limits in any_limits(),
         requests in proptest::collection::vec((0..700_u64, 1..5_u64, 1..9_u64, any::<bool>()), 1..80),
     ) {
-        let (mine, larger) = (plan(&limits), plan_of(8, &limits));
-        let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&mine));
+        let mine = plan(&limits);
+        let larger = plan_of(8, &limits);
+        let cache = DenyCache::new(10);
+        let mut counters = Counters::for_plan(&mine);
         let start_us = counters.now_us;
         for (step_us, cost, others_cost, elsewhere) in requests {
             counters.now_us += step_us;

@@ -66,7 +66,8 @@ impl<S: Store> Limiter<S> {
             indices.push(index);
         }
         let is_peek = checks.iter().all(|(.., check)| check.mode == Mode::Peek);
-        let (parts, wait_for) = (PlannedRequest::all(checks), WaitFor::Proxy(place.limit));
+        let parts = PlannedRequest::all(checks);
+        let wait_for = WaitFor::Proxy(place.limit);
         let asked = self.decide_parts(place.worker_plans, &parts, wait_for);
         let joint = asked.await?;
         if !is_peek {

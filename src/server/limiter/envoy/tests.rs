@@ -454,10 +454,8 @@ async fn the_decision_for_the_client_is_the_denial_with_the_longest_wait_or_the_
 async fn a_reset_forgets_what_limits_that_envoy_brought_along_have_counted() {
     let counters = MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0));
     let limiter = Limiter::new(with_rules(plans()), counters, SETTINGS, Arc::new(Clock0));
-    let (key, denied) = (
-        tollgate_core::key::Key::new("al").unwrap(),
-        (Outcome::Denied, DecidedBy::Store, Some(0)),
-    );
+    let key = tollgate_core::key::Key::new("al").unwrap();
+    let denied = (Outcome::Denied, DecidedBy::Store, Some(0));
     for unit in RateUnit::ALL {
         let brought = |user, units| with_limit(described("ten", user, units), 5, unit);
         assert_eq!(

@@ -27,7 +27,8 @@ impl<S: Store> Limiter<S> {
         let started_at = self.common.clock.monotonic();
         let deadline = self.store_deadline().0;
         let mut decisions = Vec::with_capacity(checks.len());
-        let (mut took, mut failed_for) = (Duration::ZERO, Duration::ZERO);
+        let mut took = Duration::ZERO;
+        let mut failed_for = Duration::ZERO;
         for (check, id) in checks {
             let left = caller.map(|caller| caller.reduced_by(took));
             let decided = match id {

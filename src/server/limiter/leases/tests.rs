@@ -37,7 +37,8 @@ fn after(began: Instant, seconds: u64) -> Instant {
 
 /// The reason with which one hold is lost by this answer after so many seconds.
 fn lost_by(answer: Result<LeaseEvent, StoreError>, seconds: u64) -> Option<LostReason> {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("a", Some(TOLD_US), began), began);
     let (numbers, _) = leases.take_due(after(began, 10));
     let lost = leases.note(numbers[0], answer, after(began, seconds));
@@ -47,7 +48,8 @@ fn lost_by(answer: Result<LeaseEvent, StoreError>, seconds: u64) -> Option<LostR
 
 #[test]
 fn a_lease_is_renewed_when_a_third_of_it_has_passed_and_with_it_those_that_are_due_soon() {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("a", Some(TOLD_US), began), began);
     leases.add(
         new("b", Some(TOLD_US), began + DUE_TOGETHER),
@@ -87,7 +89,8 @@ fn a_renewal_that_fails_is_tried_again_until_the_lease_ends() {
 
 #[test]
 fn what_a_settle_tells_is_not_told_twice() {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("a", Some(TOLD_US), began), began);
     let (numbers, _) = leases.take_due(after(began, 10));
     leases.settle_begins(&name("a").key, &name("a").id);
@@ -111,7 +114,8 @@ fn renewed_after(seconds: u64) -> LeaseCall {
 /// The first one may have been carried out, which the second one and the end have to match.
 #[test]
 fn a_renewal_without_an_answer_is_sent_again_as_it_was() {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("a", Some(TOLD_US), began), began);
     for seconds in [10, 13, 16] {
         let (numbers, asked) = leases.take_due(after(began, seconds));
@@ -140,7 +144,8 @@ fn a_renewal_without_an_answer_is_sent_again_as_it_was() {
 
 #[test]
 fn an_end_is_asked_for_until_the_store_confirms_it() {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("a", Some(7), began), began);
     leases.add(new("b", None, began), began);
     leases.add(new("c", Some(8), began), began);
@@ -167,7 +172,8 @@ fn a_hold_that_lasts_longer_than_its_reserve_told_is_another_stream_s() {
         (TTL_US - 1_000_000, None),
         (TTL_US - 900_000, Some(LostReason::Moved)),
     ] {
-        let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+        let mut leases = Leases::default();
+        let began = tollgate_store::clock::monotonic();
         leases.add(new("a", None, began), began);
         let (numbers, _) = leases.take_due(after(began, 1));
         let open = LeaseEvent::Open {
@@ -182,7 +188,8 @@ fn a_hold_that_lasts_longer_than_its_reserve_told_is_another_stream_s() {
 /// The take of a repeated reserve may have been carried out without an answer. It is not the end that was told before, then.
 #[test]
 fn a_take_over_without_an_answer_is_sent_again() {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("a", Some(7), began), began);
     let again = |is_new| NewLease {
         is_new,
@@ -202,7 +209,8 @@ fn a_take_over_without_an_answer_is_sent_again() {
 
 #[test]
 fn what_the_store_did_not_tell_of_is_asked_for_soon() {
-    let (mut leases, began) = (Leases::default(), tollgate_store::clock::monotonic());
+    let mut leases = Leases::default();
+    let began = tollgate_store::clock::monotonic();
     leases.add(new("b", None, began), began);
     leases.add(new("a", Some(7), began), began);
     let (_, asked) = leases.take_due(began + RETRY_MIN);

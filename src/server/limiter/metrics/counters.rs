@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn counts_follow_their_plan_s_name_from_snapshot_to_snapshot() {
-        let (allowed, by) = (Outcome::Allowed, DecidedBy::Store);
+        let allowed = Outcome::Allowed;
+        let by = DecidedBy::Store;
         let before = WorkerPlans::new(snapshot(&["b", "c"]), Arc::default());
         before.counters(0).record(allowed, by);
         (0..5).for_each(|_| before.counters(1).record(allowed, by));

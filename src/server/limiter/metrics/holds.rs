@@ -57,7 +57,8 @@ impl HoldStreamCount {
 
     /// Tells how many holds it has now.
     pub fn set(&mut self, holds: usize) {
-        let (before, holds) = (self.holds, u64::try_from(holds).unwrap_or(u64::MAX));
+        let before = self.holds;
+        let holds = u64::try_from(holds).unwrap_or(u64::MAX);
         let all = &self.of_all.holds;
         if holds >= before {
             all.fetch_add(holds - before, Ordering::Relaxed);

@@ -132,7 +132,8 @@ impl Texts {
 pub(super) fn parts_of(name: &[u8]) -> Option<(&str, OverrideSubject)> {
     let name = std::str::from_utf8(name).ok()?;
     let (plan, text) = name.split_once(':')?;
-    let (plan, text) = (plan.get(1..)?, Box::from(text));
+    let plan = plan.get(1..)?;
+    let text = Box::from(text);
     let subject = match name.chars().next()? {
         KEY => OverrideSubject::Key(text),
         PREFIX => OverrideSubject::Prefix(text),

@@ -66,7 +66,8 @@ impl ListedOverride {
     fn token(&self) -> String {
         let ((plan, is_prefix, _), source) = self.place();
         let kind = if is_prefix { 'p' } else { 'k' };
-        let (source, text) = (source.as_str(), self.subject.text());
+        let source = source.as_str();
+        let text = self.subject.text();
         format!("{plan}:{kind}:{source}:{text}")
     }
 }
@@ -166,7 +167,10 @@ fn after_token(listed: Vec<ListedOverride>, token: &str) -> Result<Vec<ListedOve
     }
     let wrong = || "page_token is none that this server gave; begin without one".to_owned();
     let mut parts = token.splitn(4, ':');
-    let (plan, kind, source, text) = (parts.next(), parts.next(), parts.next(), parts.next());
+    let plan = parts.next();
+    let kind = parts.next();
+    let source = parts.next();
+    let text = parts.next();
     let (Some(plan), Some(kind @ ("k" | "p")), Some(source), Some(text)) =
         (plan, kind, source, text)
     else {

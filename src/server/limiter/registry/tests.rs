@@ -209,7 +209,8 @@ async fn a_decision_under_way_is_made_and_counted_by_the_plans_that_it_began_wit
 #[test]
 fn a_batch_is_decided_by_one_snapshot_however_fast_they_change() {
     let limiter = healthy();
-    let (handle, done) = (limiter.with_store(Denies), AtomicBool::new(false));
+    let handle = limiter.with_store(Denies);
+    let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
             for quota in (11..).take_while(|_| !done.load(Ordering::Relaxed)) {

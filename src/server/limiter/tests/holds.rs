@@ -69,9 +69,11 @@ impl Fixture {
             keys_max: 100,
             in_clear: false,
         });
-        let (base, calls) = (Arc::new(base), Arc::new(AtomicUsize::new(0)));
+        let base = Arc::new(base);
+        let calls = Arc::new(AtomicUsize::new(0));
         let given: Arc<std::sync::Mutex<Duration>> = Arc::default();
-        let (of_hook, clock_of_hook) = (base.clone(), clock.clone());
+        let of_hook = base.clone();
+        let clock_of_hook = clock.clone();
         let limiter = base.with_store(Asked {
             store: MemoryStore::new(CAPACITY_DEFAULT, clock.clone()),
             calls: calls.clone(),

@@ -205,7 +205,8 @@ impl Store for HalfDone {
         _deadline: StoreDeadline,
     ) -> Result<Vec<Verdict>, JointFailure> {
         let (charged, settled) = Charged::new();
-        let (told, open) = (checks.len() - 1, 1);
+        let told = checks.len() - 1;
+        let open = 1;
         let of = move |count| [vec![used(count); told], vec![None; open]].concat();
         let kept = self.kept.clone();
         tokio::spawn(async move {

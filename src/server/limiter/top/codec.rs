@@ -97,7 +97,8 @@ impl Published {
         let lists = [reader.list()?, reader.list()?];
         let mut names = HashMap::new();
         while !reader.0.is_empty() {
-            let (hash, length) = (reader.fixed()?, usize::try_from(reader.number()?).ok()?);
+            let hash = reader.fixed()?;
+            let length = usize::try_from(reader.number()?).ok()?;
             let (name, rest) = reader.0.split_at_checked(length)?;
             reader.0 = rest;
             names.insert(hash, std::str::from_utf8(name).ok()?.to_owned());

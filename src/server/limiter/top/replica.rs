@@ -108,7 +108,8 @@ impl TopKeys {
         };
         let plan = plan.map(|index| snapshot.plan_id(index));
         let (others, missing, failed) = self.others(secret).await;
-        let (own, asked) = (self.clone(), query.clone());
+        let own = self.clone();
+        let asked = query.clone();
         let merge = move || {
             let mut all = own.counted(settings, secret);
             let mut summary = all.lists[asked.by as usize].clone();

@@ -76,8 +76,10 @@ pub(super) struct SealedSlot {
 impl Slot {
     /// An empty slot whose sketches have at most `k` keys.
     pub(super) fn new(k: usize) -> Self {
-        let (own_ids, own, shared, shared_ids) =
-            (Vec::new(), Vec::new(), Sketch::default(), Vec::new());
+        let own_ids = Vec::new();
+        let own = Vec::new();
+        let shared = Sketch::default();
+        let shared_ids = Vec::new();
         Self {
             k,
             total: 0,

@@ -65,7 +65,8 @@ fn workers_of(
 }
 
 fn check(key: &str, plan: &str, cost: u64) -> Check<String> {
-    let (key, cost) = (Key::new(key).unwrap(), Cost::new(cost).unwrap());
+    let key = Key::new(key).unwrap();
+    let cost = Cost::new(cost).unwrap();
     Check {
         key,
         plan: plan.to_owned(),

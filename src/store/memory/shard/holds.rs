@@ -278,7 +278,8 @@ impl Shard {
 
 /// Looks where there are notes: on copies, since a look writes nothing.
 fn peek(check: &HoldCheck, key: HoldKey<'_>, now_us: u64) -> HoldVerdict {
-    let (mut states, mut notes) = (FormerStates::from(&*key.states), key.notes.clone());
+    let mut states = FormerStates::from(&*key.states);
+    let mut notes = key.notes.clone();
     let key = HoldKey {
         states: &mut states,
         notes: &mut notes,

@@ -339,7 +339,8 @@ impl Call {
                 ends.push(text.len());
             }
         }
-        let (text, mut begin) = (Bytes::from(text), 0);
+        let text = Bytes::from(text);
+        let mut begin = 0;
         ends.into_iter()
             .map(|end| text.slice(std::mem::replace(&mut begin, end)..end))
             .collect()

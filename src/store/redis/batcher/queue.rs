@@ -117,7 +117,8 @@ impl Queue {
     /// Moves requests to the call, until none is left that it may take on. Returns whether the call refused one for its size: it is then
     /// full.
     pub(super) fn fill(&mut self, call: &mut Call) -> bool {
-        let (mut held, mut is_full) = (VecDeque::new(), false);
+        let mut held = VecDeque::new();
+        let mut is_full = false;
         loop {
             let from_batch =
                 !self.batches.is_empty() && (self.batch_next || self.singles.is_empty());
@@ -161,7 +162,8 @@ impl Queue {
     }
 
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ScriptRequest> {
-        let (mut expired, mut kept) = (Vec::new(), VecDeque::new());
+        let mut expired = Vec::new();
+        let mut kept = VecDeque::new();
         for requests in self.batches.iter_mut().chain([&mut self.singles]) {
             kept.extend(std::mem::take(requests));
             for request in kept.drain(..) {

@@ -141,7 +141,8 @@ impl SlotQueues {
             1
         };
         let expected = slots_max.min(self.singles.len() + self.batches.len());
-        let (mut held, mut slots) = (VecDeque::new(), 0);
+        let mut held = VecDeque::new();
+        let mut slots = 0;
         let mut call = Call::new(expected, work_left).with_joint_decisions_alone();
         while slots < slots_max
             && let Some((slot, of_batch)) = self.next_slot()

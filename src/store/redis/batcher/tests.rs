@@ -100,7 +100,8 @@ impl Silent {
     }
 
     fn start_with(ready: usize, deadline: Duration) -> (Arc<Self>, Batcher) {
-        let (ready, returns) = (Semaphore::new(ready), Semaphore::new(0));
+        let ready = Semaphore::new(ready);
+        let returns = Semaphore::new(0);
         let silent = Arc::new(Self {
             deadline,
             ready,

@@ -46,10 +46,8 @@ impl Cluster {
             part.1.push(request);
         }
         let decided = parts.into_iter().map(|(owner, (places, requests))| {
-            let (node, left) = (
-                map.node_at(owner),
-                until.saturating_duration_since(monotonic()),
-            );
+            let node = map.node_at(owner);
+            let left = until.saturating_duration_since(monotonic());
             async move {
                 let answers = match node {
                     Ok(node) => node.decide_all(requests, left).await,

@@ -378,10 +378,8 @@ impl Sequence {
         charged: Option<&Verdict>,
         instant_us: u64,
     ) -> ScriptRequest {
-        let (limits, cost) = (
-            self.requests[index].plan.limits(),
-            self.requests[index].cost,
-        );
+        let limits = self.requests[index].plan.limits();
+        let cost = self.requests[index].cost;
         let is_charge = self.requests[index].mode == Mode::Charge;
         let charged = charged.filter(|verdict| verdict.fits && is_charge);
         let instants = charged.map(|verdict| undo_instants(limits, verdict, instant_us, cost));

@@ -56,12 +56,12 @@ impl ScriptTransport for RedirectFollower {
         self: Arc<Self>,
         call: &Call,
     ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let (command, names) = (
-            self.home
-                .script_command(call, monotonic() + self.deadline()),
-            call.groups.len(),
-        );
-        let (by_names, was_refused) = (call.by_names, call.was_refused);
+        let command = self
+            .home
+            .script_command(call, monotonic() + self.deadline());
+        let names = call.groups.len();
+        let by_names = call.by_names;
+        let was_refused = call.was_refused;
         async move {
             let command = command?;
             if by_names {
@@ -158,7 +158,9 @@ impl RedirectFollower {
             name: name::probe_beside(&command.key().unwrap_or_default()),
             asking,
         };
-        let (mut manager, mut asking, mut redirections) = (self.home.clone(), false, 0);
+        let mut manager = self.home.clone();
+        let mut asking = false;
+        let mut redirections = 0;
         loop {
             match manager.call(command.clone(), asking).await {
                 Err(CallError::Moved(address)) => {

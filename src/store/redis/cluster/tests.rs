@@ -7,7 +7,8 @@ use crate::redis::target::RedisTarget;
 #[tokio::test]
 async fn redirections_to_ever_new_addresses_make_a_bounded_number_of_nodes() {
     let target = Arc::new(RedisTarget::parse("redis-cluster://127.0.0.1:1").unwrap());
-    let (script, deadline) = (Arc::new(Script::new(false)), Duration::from_secs(1));
+    let script = Arc::new(Script::new(false));
+    let deadline = Duration::from_secs(1);
     let cluster = Cluster::start(
         StoreSettings {
             target,

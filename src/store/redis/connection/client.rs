@@ -77,7 +77,8 @@ pub(in crate::redis) async fn connect(
     peer: &ServerAddress,
     time_limit: Duration,
 ) -> Result<(Client, ConnectionTask), Error> {
-    let (target, to) = (target.clone(), peer.clone());
+    let target = target.clone();
+    let to = peer.clone();
     let make = move || {
         Ok(Config {
             database: target.database,
@@ -93,7 +94,8 @@ pub(in crate::redis) async fn connect_to_sentinel(
     peer: &ServerAddress,
     time_limit: Duration,
 ) -> Result<(Client, ConnectionTask), Error> {
-    let (target, to) = (target.clone(), peer.clone());
+    let target = target.clone();
+    let to = peer.clone();
     let make = move || match &target.topology {
         Topology::Sentinel(sentinels) => Ok(Config {
             version: RespVersion::RESP3,
@@ -151,7 +153,8 @@ fn config(
             hostnames: TlsHostMapping::None,
         })
     });
-    let (username, password) = (credentials.username.clone(), password(credentials)?);
+    let username = credentials.username.clone();
+    let password = password(credentials)?;
     Ok(Config {
         server,
         username,

@@ -27,12 +27,10 @@ fn plan_of(limits: Vec<Limit>) -> Arc<Plan> {
 /// A call of requests for every kind of state, alone and together.
 fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     let bucket = Algorithm::TokenBucket { burst: 7 };
-    let (fixed, window) = (
-        Algorithm::FixedWindow {
-            anchor: Anchor::Clock,
-        },
-        Algorithm::SlidingWindow { precision: 64 },
-    );
+    let fixed = Algorithm::FixedWindow {
+        anchor: Anchor::Clock,
+    };
+    let window = Algorithm::SlidingWindow { precision: 64 };
     let plans = [
         plan(&[bucket]),
         plan(&[fixed, Algorithm::SlidingCounter]),
@@ -44,10 +42,8 @@ fn call() -> (AssertUnwindSafe<Call>, Vec<Arc<Plan>>) {
     let plans: Vec<Arc<Plan>> = plans.collect();
     let mut call = Call::new(0, WORK_MAX);
     for (index, plan) in plans.iter().enumerate() {
-        let (key, cost) = (
-            Key::new(format!("k{index}")).unwrap(),
-            Cost::new(3).unwrap(),
-        );
+        let key = Key::new(format!("k{index}")).unwrap();
+        let cost = Cost::new(3).unwrap();
         let check = Check {
             key,
             plan: plan.clone(),

@@ -240,7 +240,8 @@ fn parse_event(rest: &mut &[u8], letter: u8, plan: &CallPlan) -> Option<HoldEven
 
 fn parse_lease(rest: &mut &[u8]) -> Option<LeaseEvent> {
     let became = *rest.split_off_first()?;
-    let (expires_us, expires_in_us) = (parse_number(rest)?, parse_number(rest)?);
+    let expires_us = parse_number(rest)?;
+    let expires_in_us = parse_number(rest)?;
     Some(match became {
         0 => LeaseEvent::Open {
             expires_us,
@@ -263,11 +264,9 @@ fn parse_settlement(rest: &mut &[u8], plan: &CallPlan) -> Option<Settlement> {
         3 => SettleOutcome::Unknown,
         _ => return None,
     };
-    let (held, actual, excess) = (
-        parse_number(rest)?,
-        parse_number(rest)?,
-        parse_number(rest)?,
-    );
+    let held = parse_number(rest)?;
+    let actual = parse_number(rest)?;
+    let excess = parse_number(rest)?;
     let mut returned = SmallVec::from_elem(0, plan.order.len());
     for index in &plan.order {
         returned[*index] = parse_number(rest)?;
@@ -330,7 +329,8 @@ fn parse_view(
 
 fn parse_figures(rest: &mut &[u8]) -> Option<NoteFigures> {
     let open = usize::try_from(parse_count(rest)?).ok()?;
-    let (units, first_us) = (parse_number(rest)?, parse_number(rest)?);
+    let units = parse_number(rest)?;
+    let first_us = parse_number(rest)?;
     let known_ids = usize::try_from(parse_count(rest)?).ok()?;
     let told = usize::from(*rest.split_off_first()?);
     if told > RELEASES_MAX {

@@ -44,7 +44,9 @@ impl Decoder<'_> {
 
     fn plans(&mut self) -> Vec<Vec<SaidLimit>> {
         let limit = |decoder: &mut Self| {
-            let (kind, precision, prefix) = (decoder.number(1), decoder.number(1), decoder.count());
+            let kind = decoder.number(1);
+            let precision = decoder.number(1);
+            let prefix = decoder.count();
             let prefix = (0..prefix)
                 .map(|_| u8::try_from(decoder.number(1)).unwrap())
                 .collect();
@@ -58,16 +60,15 @@ impl Decoder<'_> {
     }
 
     fn groups(&mut self) -> Vec<Said> {
-        let (groups, packed) = (self.count(), self.count());
+        let groups = self.count();
+        let packed = self.count();
         let mut said = Vec::new();
         while said.len() < groups {
             let requests = usize::try_from(self.number(2)).unwrap();
-            let (has_packed, logs, _uniform, repeats) = (
-                self.number(1) == 1,
-                self.count(),
-                self.count(),
-                self.count(),
-            );
+            let has_packed = self.number(1) == 1;
+            let logs = self.count();
+            let _uniform = self.count();
+            let repeats = self.count();
             let requests: Vec<_> = (0..requests)
                 .map(|_| (self.count(), self.number(1) as u8, self.number(5)))
                 .collect();
@@ -171,10 +172,8 @@ fn check(
 ) -> usize {
     let mut call = Call::new(requests.len(), WORK_MAX);
     for (plan, name, cost, mode) in requests {
-        let (plan, name) = (
-            plan.get(plans).clone(),
-            format!("{{plan:{}}}", name % names),
-        );
+        let plan = plan.get(plans).clone();
+        let name = format!("{{plan:{}}}", name % names);
         let request = ScriptRequest::named(name, plan, *cost, *mode, monotonic());
         drop(call.add(request));
     }

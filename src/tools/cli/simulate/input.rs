@@ -217,7 +217,8 @@ mod tests {
     use super::*;
 
     fn lines(text: &[u8]) -> Vec<String> {
-        let (mut lines, mut found) = (Lines::new(text), Vec::new());
+        let mut lines = Lines::new(text);
+        let mut found = Vec::new();
         let sample: Vec<Vec<u8>> = lines
             .sample()
             .unwrap()

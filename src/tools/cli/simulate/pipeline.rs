@@ -90,7 +90,8 @@ fn start<'scope>(
     setup: &Setup,
     count: usize,
 ) -> Result<(Threads, Handles<'scope>), String> {
-    let (mut batches, mut handles) = (Vec::new(), Vec::new());
+    let mut batches = Vec::new();
+    let mut handles = Vec::new();
     for _ in 0..count {
         let replay = Replay::new(
             &setup.plans,
@@ -175,7 +176,8 @@ fn read(
 ) -> Result<LogSummary, String> {
     let mut progress = ProgressBar::new(log.bytes);
     let mut requests = Requests::new(&log, setup, threads);
-    let (mut request, mut number) = (LineRequest::default(), 0);
+    let mut request = LineRequest::default();
+    let mut number = 0;
     while let Some(line) = log
         .lines
         .next()
@@ -237,7 +239,8 @@ impl Requests {
     }
 
     fn push(&mut self, request: &LineRequest, plan: usize) {
-        let (at_us, cost) = (request.at_us, request.cost);
+        let at_us = request.at_us;
+        let cost = request.cost;
         let (first, last) = self.summary.times_us.unwrap_or((at_us, at_us));
         self.summary.times_us = Some((first.min(at_us), last.max(at_us)));
         let seed = self.seed.wrapping_add(self.names.components[plan] as u64);

@@ -181,7 +181,9 @@ fn key(row: &TopRow) -> String {
 }
 
 fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
-    let (width, store, summary) = (frame.area().width, view.store(), view.summary());
+    let width = frame.area().width;
+    let store = view.store();
+    let summary = view.summary();
     let heights = [lines(&store, width), lines(&summary, width)].map(Constraint::Length);
     let [store_area, summary_area, table, help] = Layout::vertical([
         heights[0],

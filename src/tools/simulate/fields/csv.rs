@@ -16,7 +16,8 @@ pub(super) struct Csv {
 impl Csv {
     /// Errors: a sentence, for a header that names no fields.
     pub(super) fn new(header: &[u8]) -> Result<Self, String> {
-        let (mut text, mut ends) = (vec![0; header.len()], [0; FIELDS_MAX]);
+        let mut text = vec![0; header.len()];
+        let mut ends = [0; FIELDS_MAX];
         let header = header.strip_prefix("\u{feff}".as_bytes()).unwrap_or(header);
         let count = read(header, &mut text, &mut ends)
             .ok_or("the first line of the CSV does not name its fields")?;

@@ -44,7 +44,8 @@ pub(super) fn cut(names: &[String], line: &[u8], values: &mut Values) -> Result<
 }
 
 fn read(line: &[u8], put: &mut dyn FnMut(&str, &[u8])) -> Result<(), serde_json::Error> {
-    let (mut json, mut path) = (serde_json::Deserializer::from_slice(line), String::new());
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let mut path = String::new();
     json.deserialize_map(Level {
         path: &mut path,
         levels: LEVELS_MAX,

@@ -95,7 +95,8 @@ impl BucketNeed {
     fn push(&mut self, new: Corner) {
         while let [.., before, last] = self.corners[..] {
             // The last one stays if the way to it is slower than the way from it.
-            let (to, from) = ((before, last), (last, new));
+            let to = (before, last);
+            let from = (last, new);
             if time_per_unit_is_above(to, from) {
                 break;
             }
@@ -106,10 +107,12 @@ impl BucketNeed {
 
     /// Index of the corner from which a bucket of this emission interval owes most.
     fn first_corner(&self, emission_us: u64) -> usize {
-        let (mut low, mut high) = (0, self.corners.len().saturating_sub(1));
+        let mut low = 0;
+        let mut high = self.corners.len().saturating_sub(1);
         while low < high {
             let middle = low.midpoint(high);
-            let (a, b) = (self.corners[middle], self.corners[middle + 1]);
+            let a = self.corners[middle];
+            let b = self.corners[middle + 1];
             let is_slower = u128::from(b.at_us - a.at_us)
                 >= u128::from(b.units - a.units) * u128::from(emission_us);
             if is_slower {
@@ -139,7 +142,8 @@ impl BucketNeed {
         } else {
             QUOTA_MAX
         };
-        let (mut denying, mut fitting) = (least, least);
+        let mut denying = least;
+        let mut fitting = least;
         while self.denies(rule, now_us, fitting) {
             if fitting >= most {
                 return NEED_UNKNOWN;

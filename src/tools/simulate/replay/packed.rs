@@ -28,7 +28,8 @@ fn push(packed: &mut Vec<u8>, gap_us: u64, units: u64) {
 
 /// Takes the first run off.
 fn pop(packed: &mut &[u8]) -> Option<(u64, u64)> {
-    let (mut time, mut units) = (decode_varint(packed).ok()?, 1);
+    let mut time = decode_varint(packed).ok()?;
+    let mut units = 1;
     if time == 0 {
         (units, time) = (decode_varint(packed).ok()?, decode_varint(packed).ok()?);
     }
@@ -201,7 +202,9 @@ mod tests {
             steps in proptest::collection::vec((prop_oneof![Just(0), 1..40_u64, Just(1_000_000)], 1..4_u64), 1..300),
             window_us in prop_oneof![1..60_u64, 1..3_000_000_u64],
         ) {
-            let (mut count, mut now_us, mut all) = (LogCount::default(), 1_760_000_000_000_000, Vec::new());
+            let mut count = LogCount::default();
+            let mut now_us = 1_760_000_000_000_000;
+            let mut all = Vec::new();
             for (step_us, units) in steps {
                 now_us += step_us;
                 all.push((now_us, units));

@@ -313,7 +313,8 @@ impl Variant {
     pub(super) fn sweep(&mut self, now_us: u64) -> usize {
         self.counters.sweep(now_us, self.plan.limits());
         self.blocks.sweep(now_us);
-        let (counters, limits) = (&self.counters, self.plan.limits());
+        let counters = &self.counters;
+        let limits = self.plan.limits();
         let are_fresh = |unlimited: &Unlimited| {
             unlimited
                 .iter()
@@ -343,14 +344,12 @@ fn overridden_denies(
     let Ok(cost) = Cost::new(units) else {
         return false;
     };
-    if plan.never_fits(cost).is_some() {
-        return true;
-    }
     let limits = plan.limits();
     let mut states: States = shared.take(key, limits);
-    let verdict = decide(limits, &mut states, now_us, cost, Mode::Charge);
+    let blocks = (key, &mut shared.blocks);
+    let verdict = verdict(plan, &mut states, blocks, now_us, cost);
     shared.put(key, limits, states);
-    !verdict.fits
+    !verdict.is_some_and(|verdict| verdict.fits)
 }
 
 impl UnlimitedCounter {

@@ -57,7 +57,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_list_is_that_of_a_full_sort(denials in proptest::collection::vec(0..60_usize, 0..600)) {
-            let (mut worst, mut denied) = (Worst::default(), vec![0_u32; 60]);
+            let mut worst = Worst::default();
+            let mut denied = vec![0_u32; 60];
             let text = |index: usize| format!("k{}", index * 7 % 60);
             for index in denials {
                 denied[index] += 1;

@@ -143,7 +143,8 @@ fn axis(out: &mut String, most: u64, times: Option<[String; 2]>) -> std::fmt::Re
         out,
         "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{BASE}\" x2=\"{RIGHT}\" y2=\"{BASE}\"/>"
     )?;
-    let (x, y) = (LEFT - 8, TOP + 10);
+    let x = LEFT - 8;
+    let y = TOP + 10;
     let most = count(most);
     writeln!(
         out,
@@ -171,7 +172,8 @@ fn legend(report: &Report, out: &mut String) -> std::fmt::Result {
         LEFT + 18
     )?;
     for variant in 0..report.variants.len() {
-        let (x, y) = (LEFT + 110 + variant % 2 * 380, 10 + variant / 2 * 20);
+        let x = LEFT + 110 + variant % 2 * 380;
+        let y = 10 + variant / 2 * 20;
         mark(variant, x, y, out)?;
         writeln!(
             out,

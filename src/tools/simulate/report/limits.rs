@@ -113,7 +113,8 @@ fn no_quota(limit: &LimitReport) -> &'static str {
 
 /// The numbers of a limit, such as `100 in 1m by token_bucket, burst 20`.
 pub(super) fn described(report: &LimitReport) -> String {
-    let (limit, window) = (&report.limit, report.limit.window_text());
+    let limit = &report.limit;
+    let window = report.limit.window_text();
     let burst = report
         .burst()
         .map_or_else(String::new, |burst| format!(", burst {}", count(burst)));

@@ -43,7 +43,8 @@ fn fitting(letters: impl Iterator<Item = char>, width_max: usize) -> impl Iterat
 
 /// Adds a sentence, wrapped between words where that can be, with each line indented.
 pub(super) fn sentence(out: &mut String, indent: usize, text: &str) -> std::fmt::Result {
-    let (mut line, mut used) = (" ".repeat(indent), indent);
+    let mut line = " ".repeat(indent);
+    let mut used = indent;
     // No line begins with a percent sign.
     for word in text.replace(" %", "\u{a0}%").split(' ') {
         let begins = used == indent;

@@ -106,7 +106,8 @@ fn configs(report: &Report) -> String {
 
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
     let row = |variant: usize| {
-        let (denied, keys) = (report.denied[variant], report.keys_denied[variant]);
+        let denied = report.denied[variant];
+        let keys = report.keys_denied[variant];
         let share = |part, whole| format!("{:.3} %", percent(part, whole));
         vec![
             report.heading(variant),
@@ -133,7 +134,8 @@ fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
 
 /// The limits with their numbers, then a sentence on each.
 fn all_limits(report: &Report, out: &mut String) -> std::fmt::Result {
-    let (mut rows, mut verdicts) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut verdicts = Vec::new();
     let several = report.ranges_by_config().len() > 1;
     for limit in limits::rows(report) {
         let config = if several {

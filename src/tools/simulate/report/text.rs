@@ -118,7 +118,8 @@ fn overridden(report: &Report) -> Vec<String> {
 fn totals(report: &Report, out: &mut String) -> std::fmt::Result {
     let share = |part: u64, whole: u64| format!("{:.3} %", percent(part, whole));
     let row = |variant: usize| {
-        let (denied, keys) = (report.denied[variant], report.keys_denied[variant]);
+        let denied = report.denied[variant];
+        let keys = report.keys_denied[variant];
         vec![
             report.heading(variant),
             count(denied),
@@ -334,7 +335,8 @@ fn bar(requests: u64, denied: u64, most: u64, width: usize) -> String {
             .max(usize::from(number > 0))
             .min(width)
     };
-    let (all, dark) = (columns(requests), columns(denied));
+    let all = columns(requests);
+    let dark = columns(denied);
     std::iter::repeat_n(DENIED, dark)
         .chain(std::iter::repeat_n(PASSED, all - dark.min(all)))
         .collect()

@@ -35,7 +35,8 @@ fn no_denial_from_before_a_key_was_forgotten_holds() {
 #[test]
 fn a_key_is_forgotten_for_all_plans_of_one_counts_as_only() {
     let limits = [(BUCKET, 3_600_000)];
-    let (one, kin) = (plan(&limits), plan(&limits));
+    let one = plan(&limits);
+    let kin = plan(&limits);
     let stranger = Arc::new(Plan {
         counts_as: "stranger".into(),
         ..(*one).clone()
@@ -59,7 +60,8 @@ fn a_key_is_forgotten_for_all_plans_of_one_counts_as_only() {
 #[test]
 fn every_cost_of_a_log_is_forgotten() {
     let plan = plan(&[(Algorithm::SlidingLog, 3_600_000)]);
-    let (cache, mut counters) = (DenyCache::new(10), Counters::for_plan(&plan));
+    let cache = DenyCache::new(10);
+    let mut counters = Counters::for_plan(&plan);
     counters.charge(&check(&plan, "key", 4));
     for cost in 1..=4 {
         let check = check(&plan, "key", cost);

@@ -22,7 +22,8 @@ fn hash(plan: u64, key: u64) -> u64 {
 
 /// The sum of slots that counted this stream in turns, cut now and then, and the truth.
 fn summary_of(stream: &[(u64, u64, u64)], slots: usize, k: usize) -> (Summary, Truth) {
-    let (mut truth, mut counting) = (Truth::new(), Vec::new());
+    let mut truth = Truth::new();
+    let mut counting = Vec::new();
     counting.resize_with(slots, || Slot::new(k));
     for (index, (plan, key, weight)) in stream.iter().enumerate() {
         counting[index % slots].count(*plan, hash(*plan, *key), *weight);

@@ -96,10 +96,8 @@ mod tests {
     fn call_of(names: &[&str]) -> Call {
         let limits = [Algorithm::SlidingCounter, Algorithm::SlidingLog]
             .map(|of| Limit::new("l", 1, Duration::from_secs(1), of).unwrap());
-        let (plan, mut call) = (
-            Arc::new(Plan::new("p", Rule::limits(limits))),
-            Call::new(names.len(), WORK_MAX),
-        );
+        let plan = Arc::new(Plan::new("p", Rule::limits(limits)));
+        let mut call = Call::new(names.len(), WORK_MAX);
         for name in names {
             let request = ScriptRequest::named(
                 (*name).to_owned(),

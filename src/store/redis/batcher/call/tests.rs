@@ -130,7 +130,9 @@ fn plans() -> Vec<Arc<Plan>> {
 
 fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
     let mut random = Random(history);
-    let (mut call, mut serial, mut expected) = (Call::new(0, WORK_MAX), Memory::new(), Vec::new());
+    let mut call = Call::new(0, WORK_MAX);
+    let mut serial = Memory::new();
+    let mut expected = Vec::new();
     let begun = monotonic();
     for number in 0..requests {
         let plan = plans[random.below(plans.len() as u64) as usize].clone();
@@ -148,7 +150,9 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
             mode,
             until,
         );
-        let (name, plan, cost) = (request.name.clone(), request.plan.clone(), request.cost);
+        let name = request.name.clone();
+        let plan = request.plan.clone();
+        let cost = request.cost;
         if let Some(request) = call.add(request) {
             let bound = call.groups.len() == SCRIPT_NAMES_MAX || call.len() == REQUESTS_MAX;
             assert!(

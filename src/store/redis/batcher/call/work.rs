@@ -85,10 +85,8 @@ impl ScriptRequest {
     pub(in crate::redis) fn work(&self) -> usize {
         let plan = &self.plan;
         let own = SharedLimits::count(plan.limits());
-        let (searches, work) = (
-            searches_work(&own, plan),
-            limits_work(&own) + records_work(plan) + self.hold_work(),
-        );
+        let searches = searches_work(&own, plan);
+        let work = limits_work(&own) + records_work(plan) + self.hold_work();
         if self.joint.is_none() {
             return (searches + work).min(WORK_MAX);
         }

@@ -100,15 +100,19 @@ proptest! {
 
     #[test]
     fn every_request_is_sent_once_in_its_jobs_order_unless_its_caller_is_gone(steps in prop::collection::vec(step(), 1..40)) {
-        let (mut queue, now) = (Queue::default(), monotonic());
-        let (mut expected, mut sent, mut waiting): (Vec<Tag>, Vec<Tag>, Vec<_>) = (Vec::new(), Vec::new(), Vec::new());
+        let mut queue = Queue::default();
+        let now = monotonic();
+        let mut expected: Vec<Tag> = Vec::new();
+        let mut sent: Vec<Tag> = Vec::new();
+        let mut waiting: Vec<_> = Vec::new();
         let mut drained = steps.clone();
         drained.extend(std::iter::repeat_n(Step::Compose(WORK_MAX), 40_000 / SCRIPT_NAMES_MAX));
         for (job, step) in (0..).zip(drained) {
             match step {
                 Step::Arrive { requests, names } => {
                     let arriving: VecDeque<ScriptRequest> = (0..requests).map(|place| {
-                        let (tag, is_gone) = (Tag { job, place }, place % 11 == 10);
+                        let tag = Tag { job, place };
+                        let is_gone = place % 11 == 10;
                         let until = if place % 13 == 12 { now } else { now + Duration::from_secs(1) };
                         if !is_gone && until > now {
                             expected.push(tag);
@@ -150,7 +154,8 @@ proptest! {
 
 #[test]
 fn a_large_batch_does_not_delay_others() {
-    let (mut queue, now) = (Queue::default(), monotonic());
+    let mut queue = Queue::default();
+    let now = monotonic();
     let request = |job, place| {
         request(
             Tag { job, place },
@@ -170,7 +175,8 @@ fn a_large_batch_does_not_delay_others() {
 
 #[test]
 fn requests_that_may_not_search_logs_yet_are_passed_and_keep_their_order() {
-    let (mut queue, now) = (Queue::default(), monotonic());
+    let mut queue = Queue::default();
+    let now = monotonic();
     let request = |job, place| {
         request(
             Tag { job, place },
@@ -212,7 +218,8 @@ fn requests_that_may_not_search_logs_yet_are_passed_and_keep_their_order() {
 
 #[test]
 fn expired_requests_are_taken_out_of_queue_and_call_once() {
-    let (mut queue, now) = (Queue::default(), monotonic());
+    let mut queue = Queue::default();
+    let now = monotonic();
     let after = |ms| now + Duration::from_millis(ms);
     let mut waiting = Vec::new();
     let mut request = |place: u64, ms| {

@@ -96,9 +96,13 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
         takes_names in any::<bool>(),
     ) {
-        let (now, mut queues, mut came) = (monotonic(), if takes_names { SlotQueues::default() } else { by_slot() }, 0);
-        let (mut in_flight, mut waiting): (VecDeque<Call>, Vec<_>) = (VecDeque::new(), Vec::new());
-        let (mut sent, mut last) = (BTreeSet::new(), BTreeMap::new());
+        let now = monotonic();
+        let mut queues = if takes_names { SlotQueues::default() } else { by_slot() };
+        let mut came = 0;
+        let mut in_flight: VecDeque<Call> = VecDeque::new();
+        let mut waiting: Vec<_> = Vec::new();
+        let mut sent = BTreeSet::new();
+        let mut last = BTreeMap::new();
         // By number: the first number of its batch. Single requests count as one batch, but for those that search a log: they are heavy.
         let mut batch_of = Vec::new();
         // As many rounds as there can be calls.
@@ -149,7 +153,8 @@ proptest! {
 
 #[test]
 fn a_batch_of_many_slots_does_not_delay_others() {
-    let (now, mut queues) = (monotonic(), by_slot());
+    let now = monotonic();
+    let mut queues = by_slot();
     queues.push_batch(
         (0..1_000)
             .map(|number| request(number, &format!("{{{number}}}"), now))
@@ -166,7 +171,8 @@ fn a_batch_of_many_slots_does_not_delay_others() {
 /// Customers' keys of one shard are all of one slot.
 #[test]
 fn a_batch_of_one_slot_does_not_delay_others_of_the_slot() {
-    let (now, mut queues) = (monotonic(), SlotQueues::default());
+    let now = monotonic();
+    let mut queues = SlotQueues::default();
     // Every third is heavy, and no heavy one may be sent.
     queues.push_batch(
         (0..1_000)
@@ -183,7 +189,8 @@ fn a_batch_of_one_slot_does_not_delay_others_of_the_slot() {
 
 #[test]
 fn expired_requests_are_taken_out_and_their_slot_goes_on() {
-    let (now, mut queues) = (monotonic(), SlotQueues::default());
+    let now = monotonic();
+    let mut queues = SlotQueues::default();
     let later = now + Duration::from_secs(1);
     queues.push(request(0, "{a}", now));
     queues.push(request(1, "{b}", now));
@@ -209,7 +216,8 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
 
 #[test]
 fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
-    let (now, refusals) = (monotonic(), Arc::new(NameRefusals::default()));
+    let now = monotonic();
+    let refusals = Arc::new(NameRefusals::default());
     let mut queues = SlotQueues::new(refusals.clone());
     let batch = || {
         (0..1_000)
@@ -239,7 +247,8 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
 /// What ran may have written for some names: to send them again would charge them twice.
 #[test]
 fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
-    let (now, refusals) = (monotonic(), Arc::new(NameRefusals::default()));
+    let now = monotonic();
+    let refusals = Arc::new(NameRefusals::default());
     assert!(!refusals.refused_call(true));
     let mut queues = SlotQueues::new(refusals);
     queues.push_batch(
@@ -252,7 +261,8 @@ fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
 
 #[test]
 fn names_are_tried_again_after_many_calls_by_slot() {
-    let (now, refusals) = (monotonic(), Arc::new(NameRefusals::default()));
+    let now = monotonic();
+    let refusals = Arc::new(NameRefusals::default());
     let mut queues = SlotQueues::new(refusals.clone());
     (0..REFUSALS_MAX).for_each(|_| refusals.refused());
     for round in 0..2 {

@@ -236,7 +236,9 @@ proptest! {
     #[test]
     fn it_never_sticks_and_never_opens_or_closes_unfounded(steps in steps()) {
         let mut now = monotonic();
-        let (mut breaker, mut in_a_row, mut numbers) = (Breaker::new(now, false), 0, Vec::new());
+        let mut breaker = Breaker::new(now, false);
+        let mut in_a_row = 0;
+        let mut numbers = Vec::new();
         let mut failures: Vec<Instant> = Vec::new();
         for (step, pass_ms, jitter) in steps {
             now += Duration::from_millis(pass_ms);
@@ -291,10 +293,8 @@ fn where_many_calls_are_under_way_those_that_fail_together_count_as_one() {
     breaker.probe_passed(now);
     let deadline = Duration::from_millis(25);
     for generation in 1..=FAILURES_MAX {
-        let (sent, failed) = (
-            now + deadline * (generation - 1),
-            now + deadline * generation,
-        );
+        let sent = now + deadline * (generation - 1);
+        let failed = now + deadline * generation;
         let opened: Vec<bool> = (0..64)
             .map(|_| breaker.unanswered(1, sent, failed, 0))
             .collect();

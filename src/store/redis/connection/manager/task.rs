@@ -26,7 +26,8 @@ impl ManagerState {
         tried: &mut Option<ServerAddress>,
     ) -> Result<(Connection, ConnectionTask), (StoreError, ConnectFailure)> {
         self.probes.fetch_add(1, Ordering::Relaxed);
-        let (endpoint, time_limit) = (&self.settings.endpoint, self.breaker().time_limit());
+        let endpoint = &self.settings.endpoint;
+        let time_limit = self.breaker().time_limit();
         let unnamed = |_| (endpoint.why_unnamed(), ConnectFailure::Cheap);
         let peer = tried.insert(
             timeout(CONNECT_MAX, endpoint.peer())
