@@ -65,25 +65,12 @@ impl<S: Store> CheckEndpoint<S> {
     }
 
     async fn answer(&self, parameters: Parameters, wants_json: bool, span: &Span) -> Response {
-        let form = self.settings.headers;
         let (check, id) = match parameters.asked {
             RequestedChecks::Single(check, id) => (check, id),
-            RequestedChecks::Joint(JointChecks { checks, names }) => {
-                let decided = Box::pin(self.limiter.decide_joint(checks, None)).await;
-                if let Ok((joint, plans)) = &decided {
-                    let by = joint.decisions[joint.binding].decided_by.as_str();
-                    span.record(trace::PLAN, &*plans[joint.binding].name);
-                    trace::decided(span, joint.outcome.as_str(), by);
-                }
-                let answer = convert::JointAnswer {
-                    deny_status: parameters.deny_status,
-                    wants_json,
-                    form,
-                };
-                return match decided {
-                    Ok((joint, plans)) => answer.response(&joint, &plans),
-                    Err(refused) => convert::joint_refusal(&refused, &names),
-                };
+            RequestedChecks::Joint(joint) => {
+                let deny_status = parameters.deny_status;
+                let answering = self.answer_joint(joint, deny_status, wants_json, span);
+                return answering.await;
             }
         };
         let has_id = id.is_some();
@@ -96,12 +83,36 @@ impl<S: Store> CheckEndpoint<S> {
             Err(refused) => return convert::refusal(&refused),
         };
         tell(span, &decision, &plan);
-        let answer = HttpAnswer::new(&decision, &plan, form);
+        let answer = HttpAnswer::new(&decision, &plan, self.settings.headers);
         let answer = if has_id { answer.repeated() } else { answer };
         if decision.allowed() {
             answer.allowed(wants_json)
         } else {
             answer.denied(parameters.deny_status)
+        }
+    }
+
+    async fn answer_joint(
+        &self,
+        JointChecks { checks, names }: JointChecks,
+        deny_status: StatusCode,
+        wants_json: bool,
+        span: &Span,
+    ) -> Response {
+        let decided = Box::pin(self.limiter.decide_joint(checks, None)).await;
+        if let Ok((joint, plans)) = &decided {
+            let by = joint.decisions[joint.binding].decided_by.as_str();
+            span.record(trace::PLAN, &*plans[joint.binding].name);
+            trace::decided(span, joint.outcome.as_str(), by);
+        }
+        let answer = convert::JointAnswer {
+            deny_status,
+            wants_json,
+            form: self.settings.headers,
+        };
+        match decided {
+            Ok((joint, plans)) => answer.response(&joint, &plans),
+            Err(refused) => convert::joint_refusal(&refused, &names),
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub(super) use holds::{extended, not_extended};
 
 use crate::limiter::{JointRefusal, Refusal};
-use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
+use tollgate_core::decision::{DecidedBy, Decision, KeyStatus, LimitStatus, Outcome};
 use tollgate_core::headers::{HeaderForm, retry_after_s};
 use tollgate_core::joint::JointDecision;
 use tollgate_core::plan::Plan;
@@ -274,15 +274,17 @@ fn decided(decision: &Decision, plan: &Plan) -> Value {
         );
         merge(&mut value, numbers(&[("window_us", window(binding))]));
     }
-    let key = decision.key_status();
-    let state = [
+    merge(&mut value, key_numbers(&decision.key_status()));
+    value
+}
+
+fn key_numbers(key: &KeyStatus) -> Value {
+    numbers(&[
         ("remaining", key.remaining),
         ("retry_after_us", key.retry_after_us),
         ("reset_after_us", key.reset_after_us),
         ("more_after_us", key.more_after_us),
-    ];
-    merge(&mut value, numbers(&state));
-    value
+    ])
 }
 
 /// A JSON object with those of the fields whose number is known.

@@ -267,12 +267,7 @@ impl ParameterFields {
         settings: &CheckSettings,
         (headers, peer): (&HeaderMap, Option<IpAddr>),
     ) -> Result<HoldParameters, String> {
-        if settings.subjects.as_slice().len() > 1 {
-            let path = call.path();
-            return Err(format!(
-                "check.subjects of the config names several subjects, and {path} is about one: call it by gRPC"
-            ));
-        }
+        check_one_subject(settings, call)?;
         let found = settings.requests(RequestParts {
             parameters: &self.given,
             headers,
@@ -285,15 +280,7 @@ impl ParameterFields {
             (id, _) => id,
         };
         let actual = self.given.number("actual")?;
-        let used = found.iter().filter_map(|subject| subject.fields.cost);
-        for cost in used {
-            if cost == 0 {
-                return Err("cost is 0: send 1 or more, or leave it out for 1".to_owned());
-            }
-            if call == CallPath::Record {
-                check_used("cost", cost)?;
-            }
-        }
+        check_costs(&found, call)?;
         actual.map_or(Ok(()), |actual| check_used("actual", actual))?;
         let subject = found.into_iter().next().ok_or("the request has no key")?;
         Ok(HoldParameters {
@@ -358,6 +345,29 @@ impl ParameterFields {
         };
         Ok(requests.into_iter().enumerate().map(named).collect())
     }
+}
+
+/// Refuses a call about one subject where the config names several.
+fn check_one_subject(settings: &CheckSettings, call: CallPath) -> Result<(), String> {
+    if settings.subjects.as_slice().len() > 1 {
+        let path = call.path();
+        return Err(format!(
+            "check.subjects of the config names several subjects, and {path} is about one: call it by gRPC"
+        ));
+    }
+    Ok(())
+}
+
+fn check_costs(requests: &[NamedRequest], call: CallPath) -> Result<(), String> {
+    for cost in requests.iter().filter_map(|request| request.fields.cost) {
+        if cost == 0 {
+            return Err("cost is 0: send 1 or more, or leave it out for 1".to_owned());
+        }
+        if call == CallPath::Record {
+            check_used("cost", cost)?;
+        }
+    }
+    Ok(())
 }
 
 /// A request with its name in messages, such as `requests[1]`; it has none where it is the only one there may be.

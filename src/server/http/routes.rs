@@ -72,7 +72,15 @@ pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router
     if with_status && paths != Paths::Metrics {
         figures = figures.merge(status::routes());
     }
-    let figures = figures.layer(from_fn(move |request: Request, next: Next| {
+    router
+        .merge(shown_under(hosts, figures))
+        .fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status)))
+        .with_state(state)
+}
+
+/// These routes, which refuse requests that name another host.
+fn shown_under(hosts: Hosts, figures: Router<Arc<AppState>>) -> Router<Arc<AppState>> {
+    figures.layer(from_fn(move |request: Request, next: Next| {
         let refused = hosts.refuse(&request);
         async move {
             match refused {
@@ -80,11 +88,7 @@ pub(super) fn router(state: Arc<AppState>, paths: Paths, hosts: Hosts) -> Router
                 None => next.run(request).await,
             }
         }
-    }));
-    router = router.merge(figures);
-    router
-        .fallback(async move || plain(StatusCode::NOT_FOUND, paths.not_found(with_status)))
-        .with_state(state)
+    }))
 }
 
 /// Tells of the store, and does not follow it once it was reached. If it did, the loss of a store would take all replicas out at

@@ -1,5 +1,7 @@
 //! Metrics of overrides. No key, prefix or reason is a label.
 
+use std::time::Instant;
+
 use crate::http::exposition::{Exposition, MetricKind};
 use crate::limiter::Totals;
 use tollgate_core::plan::OverrideSource;
@@ -10,11 +12,8 @@ const KINDS: [&str; 2] = ["exact", "prefix"];
 pub(super) fn write(text: &mut Exposition, totals: &Totals) {
     const NUMBER: &str = "tollgate_overrides";
     let figures = &totals.overrides;
-    text.family(
-        NUMBER,
-        MetricKind::Gauge,
-        "Overrides that are not expired: of keys (exact) and of prefixes, by who set them.",
-    );
+    let help = "Overrides that are not expired: of keys (exact) and of prefixes, by who set them.";
+    text.family(NUMBER, MetricKind::Gauge, help);
     for (source, counts) in OverrideSource::ALL.iter().zip(figures.counts) {
         for (kind, count) in KINDS.iter().zip(counts) {
             let labels = [("source", source.as_str()), ("kind", kind)];
@@ -33,7 +32,11 @@ pub(super) fn write(text: &mut Exposition, totals: &Totals) {
         "The version of the overrides that the admin service has set, equal on replicas that decide by the same ones.",
         figures.version,
     );
-    let age = figures.confirmed_at.map_or(f64::INFINITY, |at| {
+    write_age(text, figures.confirmed_at);
+}
+
+fn write_age(text: &mut Exposition, confirmed_at: Option<Instant>) {
+    let age = confirmed_at.map_or(f64::INFINITY, |at| {
         monotonic().saturating_duration_since(at).as_secs_f64()
     });
     let shown = if age.is_finite() {

@@ -65,6 +65,10 @@ fn holds(text: &mut Exposition, totals: &Totals) {
             text.sample(UNITS, &[("plan", &plan.name), ("kind", kind)], units);
         }
     }
+    hold_streams(text, totals);
+}
+
+fn hold_streams(text: &mut Exposition, totals: &Totals) {
     let [streams, held] = totals.hold_streams;
     let help = "Streams of holds that are open now.";
     text.single("tollgate_hold_streams", MetricKind::Gauge, help, streams);
@@ -93,13 +97,6 @@ fn candidates(text: &mut Exposition, totals: &Totals) {
         MetricKind::Counter,
         "Requests that a plan and its candidate decided, by the outcome of each; the candidate's is not enforced.",
     );
-    let word = |allowed: bool| {
-        if allowed {
-            Outcome::Allowed.as_str()
-        } else {
-            Outcome::Denied.as_str()
-        }
-    };
     for (plan_index, plan) in totals.snapshot().plans().iter().enumerate() {
         let Some(candidate) = &plan.candidate else {
             continue;
@@ -108,8 +105,8 @@ fn candidates(text: &mut Exposition, totals: &Totals) {
         {
             let plans = [("plan", &*plan.name), ("candidate", &*candidate.name)];
             let outcomes = [
-                ("outcome", word(allowed)),
-                ("candidate_outcome", word(by_candidate)),
+                ("outcome", outcome(allowed)),
+                ("candidate_outcome", outcome(by_candidate)),
             ];
             let labels = [plans, outcomes].concat();
             text.sample(
@@ -121,38 +118,34 @@ fn candidates(text: &mut Exposition, totals: &Totals) {
     }
 }
 
+fn outcome(allowed: bool) -> &'static str {
+    if allowed {
+        Outcome::Allowed.as_str()
+    } else {
+        Outcome::Denied.as_str()
+    }
+}
+
 /// Silent if the plans have more than [`LIMITS_MAX`] limits together.
 fn write_limit_gauges(text: &mut Exposition, totals: &Totals) {
     let plans = || totals.snapshot().plans().iter();
     if plans().map(|plan| plan.limits().len()).sum::<usize>() > LIMITS_MAX {
         return;
     }
-    let mut family = |name, help, write: fn(&mut Exposition, &str, &Plan, &Limit)| {
-        text.family(name, MetricKind::Gauge, help);
-        for plan in plans() {
-            plan.limits()
-                .iter()
-                .for_each(|limit| write(text, name, plan, limit));
-        }
-    };
-    family(
-        "tollgate_plan_limit_quota",
-        "Units that a limit of a plan allows per window.",
-        |text, name, plan, limit| {
-            text.sample(name, &labels(plan, limit), limit.quota());
-        },
-    );
-    family(
-        "tollgate_plan_limit_window_seconds",
-        "Length of the window of a limit of a plan. Of calendar windows, the usual length: 1, 7 or 30 days.",
-        |text, name, plan, limit| {
-            text.sample(
-                name,
-                &labels(plan, limit),
-                super::seconds(usual_us(limit) * 1_000),
-            );
-        },
-    );
+    let limits = || plans().flat_map(|plan| plan.limits().iter().map(move |limit| (plan, limit)));
+    let name = "tollgate_plan_limit_quota";
+    let help = "Units that a limit of a plan allows per window.";
+    text.family(name, MetricKind::Gauge, help);
+    for (plan, limit) in limits() {
+        text.sample(name, &labels(plan, limit), limit.quota());
+    }
+    let name = "tollgate_plan_limit_window_seconds";
+    let help = "Length of the window of a limit of a plan. Of calendar windows, the usual length: 1, 7 or 30 days.";
+    text.family(name, MetricKind::Gauge, help);
+    for (plan, limit) in limits() {
+        let window = super::seconds(usual_us(limit) * 1_000);
+        text.sample(name, &labels(plan, limit), window);
+    }
 }
 
 fn usual_us(limit: &Limit) -> u64 {

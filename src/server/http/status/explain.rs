@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
@@ -103,7 +104,12 @@ pub(super) async fn answer(State(state): State<Arc<AppState>>, request: Request)
     if !status.explains.admit(monotonic()) {
         return busy();
     }
-    match (status.sources.explain.0)(key, plan).await {
+    told((status.sources.explain.0)(key, plan).await)
+}
+
+/// The answer to a sound request.
+fn told(explained_key: Result<Explanation, AdminError>) -> Response {
+    match explained_key {
         Ok(explanation) => (
             guarded("application/json"),
             format!("{}\n", explained(&explanation)),
@@ -140,22 +146,7 @@ fn refuse(headers: &HeaderMap) -> Option<Response> {
 
 /// Reads key and plan. Errors: the answer to an invalid request.
 async fn subject(request: Request) -> Result<(Key, String), Response> {
-    let reading = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX);
-    let body = match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => {
-            return Err(refused(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "the body was cut off, or has more than 4 KiB",
-            ));
-        }
-        Err(_) => {
-            return Err(refused(
-                StatusCode::REQUEST_TIMEOUT,
-                "the body did not arrive within 5 s",
-            ));
-        }
-    };
+    let body = body(request).await?;
     let bad_request = |sentence: &str| refused(StatusCode::BAD_REQUEST, sentence);
     // serde would also accept a list of the fields in their order.
     let subject: Option<ExplainedSubject> = body
@@ -172,6 +163,22 @@ async fn subject(request: Request) -> Result<(Key, String), Response> {
     let key = key.map_err(|error| bad_request(&error.to_string()))?;
     check_requested_name(&subject.plan).map_err(|error| bad_request(&error))?;
     Ok((key, subject.plan))
+}
+
+/// Reads the whole body. Errors: the answer to a body that is too long or too late.
+async fn body(request: Request) -> Result<Bytes, Response> {
+    let reading = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX);
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(_)) => Err(refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "the body was cut off, or has more than 4 KiB",
+        )),
+        Err(_) => Err(refused(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive within 5 s",
+        )),
+    }
 }
 
 /// The explanation as JSON fields, named as in the gRPC contract. Names in Redis are for operators alone.

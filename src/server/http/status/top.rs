@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::KeyDisplay;
-use crate::limiter::{TopAnswer, TopBy, TopKey, TopKeys, TopQuery};
+use crate::limiter::{TopBy, TopKey, TopKeys, TopQuery};
 use tollgate_core::visible::visible;
 
 /// Keys of each list.
@@ -23,18 +23,11 @@ pub(super) async fn figures(top: &TopKeys, keys: KeyDisplay) -> Value {
     ) else {
         return Value::Null;
     };
-    let TopAnswer {
-        window,
-        replicas,
-        replicas_missing,
-        this_replica_alone,
-        ..
-    } = denials;
     json!({
-        "window_ms": u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
-        "replicas": replicas,
-        "missing": replicas_missing,
-        "alone": this_replica_alone,
+        "window_ms": u64::try_from(denials.window.as_millis()).unwrap_or(u64::MAX),
+        "replicas": denials.replicas,
+        "missing": denials.replicas_missing,
+        "alone": denials.this_replica_alone,
         "denials": list(denials.keys, keys),
         "cost": list(cost.keys, keys),
     })
