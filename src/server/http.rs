@@ -134,31 +134,20 @@ impl Server {
         listeners: HttpListeners,
         workers: ServingWorkers<S>,
         settings: CheckSettings,
-        mut sources: MetricSources,
+        sources: MetricSources,
         caps: Caps,
     ) -> Self {
-        let metrics_cache = RenderingCache::new(METRICS_FRESH_FOR, METRICS_SMALL_BYTES);
-        let status = sources.status.take().map(StatusEndpoint::new);
-        let state = Arc::new(AppState {
-            sources,
-            ready: AtomicBool::new(true),
-            metrics_cache,
-            status,
-        });
+        let state = Arc::new(app_state(sources));
         if state.status.is_some() {
             tokio::spawn(status::keep_history(Arc::downgrade(&state)));
         }
-        let paths = if listeners.metrics.is_some() {
-            Paths::NoMetrics
-        } else {
-            Paths::All
+        let paths = match listeners.metrics {
+            Some(_) => Paths::NoMetrics,
+            None => Paths::All,
         };
         let router = |listener: &Listener, paths| {
-            routes::router(
-                state.clone(),
-                paths,
-                Hosts::for_listener(listener.address(), &listeners.hosts),
-            )
+            let hosts = Hosts::for_listener(listener.address(), &listeners.hosts);
+            routes::router(state.clone(), paths, hosts)
         };
         let metrics = listeners.metrics.map(|listener| {
             let router = router(&listener, Paths::Metrics);
@@ -196,6 +185,17 @@ impl Server {
             (None | Some(Drained::Clean), None | Some(Drained::Clean)) => Drained::Clean,
             _ => Drained::Cut,
         }
+    }
+}
+
+/// The state of a server that is ready.
+fn app_state(mut sources: MetricSources) -> AppState {
+    let status = sources.status.take().map(StatusEndpoint::new);
+    AppState {
+        sources,
+        ready: AtomicBool::new(true),
+        metrics_cache: RenderingCache::new(METRICS_FRESH_FOR, METRICS_SMALL_BYTES),
+        status,
     }
 }
 
