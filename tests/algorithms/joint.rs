@@ -292,14 +292,7 @@ async fn check_history(url: &str, algorithms: &[Algorithm], seed: u64) {
         clock.set(now_us);
         NOW.with(|now| now.set(now_us));
         let checks = random_checks(&mut random, &plans);
-        let (expected, passes) = if checks.len() == 1 {
-            let plan = plans.get(&checks[0].plan).unwrap().clone();
-            let told = world.decide(&plan, &checks[0], checks[0].cost, checks[0].mode);
-            let passes = matches!(told.outcome, Outcome::Allowed | Outcome::ShadowDenied);
-            (vec![told], passes)
-        } else {
-            world.decide_joint(&plans, &checks)
-        };
+        let (expected, passes) = world.decide_one_or_joint(&plans, &checks);
         let replica = &replicas[random.below(2) as usize];
         let place = format!(
             "seed {seed:#x}, decision {decided} at {now_us}: {}",

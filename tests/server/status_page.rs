@@ -280,6 +280,10 @@ async fn a_key_is_explained_without_a_charge_and_only_to_this_page() {
             &Value::from(false)
         )
     );
+    assert_bad_bodies_are_refused(&http);
+}
+
+fn assert_bad_bodies_are_refused(http: &str) {
     let long = format!(r#"{{"key":"{}","plan":"login"}}"#, "k".repeat(513));
     for (body, status) in [
         (r#"{"key":"alice","plan":"nowhere"}"#, 404),
@@ -292,14 +296,14 @@ async fn a_key_is_explained_without_a_charge_and_only_to_this_page() {
         (long.as_str(), 400),
         (&" ".repeat(5_000), 413),
     ] {
-        let (found, answer) = explain(&http, body);
+        let (found, answer) = explain(http, body);
         assert!(
             found == status && answer["error"].is_string(),
             "{body}: {found} {answer}"
         );
     }
     let form = post(
-        &http,
+        http,
         "/status/explain",
         "text/plain",
         r#"{"key":"alice","plan":"login"}"#,

@@ -52,7 +52,8 @@ fn fuzz_frames() {
             .chain(pieces.iter().flat_map(bytes_of))
             .collect();
         exchange(address, &sent);
-        if connections.fetch_add(1, Ordering::Relaxed) % CHECK_EVERY == 0 {
+        let before = connections.fetch_add(1, Ordering::Relaxed);
+        if before.is_multiple_of(CHECK_EVERY) {
             assert_served(address);
         }
         assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a worker panicked");

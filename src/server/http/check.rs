@@ -120,7 +120,8 @@ impl<S: Store> CheckEndpoint<S> {
 /// Tells the span what was decided.
 pub(super) fn tell(span: &Span, decision: &Decision, plan: &Plan) {
     span.record(trace::PLAN, &*plan.name);
-    let (outcome, by) = (decision.outcome.as_str(), decision.decided_by.as_str());
+    let outcome = decision.outcome.as_str();
+    let by = decision.decided_by.as_str();
     trace::decided(span, outcome, by);
 }
 
@@ -153,10 +154,8 @@ async fn fields(
     request: Request,
     subjects: &Subjects,
 ) -> Result<Result<ParameterFields, String>, Response> {
-    let (media, names) = (
-        Media::from_headers(request.headers()),
-        ParameterNames::for_check(subjects),
-    );
+    let media = Media::from_headers(request.headers());
+    let names = ParameterNames::for_check(subjects);
     let bytes = body::read(request, BODY_BYTES_MAX).await?;
     match media {
         _ if bytes.is_empty() => Ok(Ok(ParameterFields::default())),

@@ -84,7 +84,8 @@ pub(super) async fn serve<S: Store>(
     let seen = progress.clone();
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
         seen.begin_answer(!request.body().is_end_stream());
-        let (endpoint, seen) = (endpoint.clone(), seen.clone());
+        let endpoint = endpoint.clone();
+        let seen = seen.clone();
         let request = request.map(|body| Body::new(TrackedRequestBody::new(body, seen.clone())));
         async move {
             let response = endpoint.answer(request, peer).await;

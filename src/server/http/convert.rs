@@ -59,7 +59,8 @@ impl<'a> HttpAnswer<'a> {
 
     /// The response to a denied request, with the status that it asked for.
     pub(super) fn denied(self, status: StatusCode) -> Response {
-        let (decision, plan) = (self.decision, self.plan);
+        let decision = self.decision;
+        let plan = self.plan;
         let mut problem = denial(decision, plan, status);
         problem["violated-policies"] = violated(decision).into();
         merge(&mut problem, decided(decision, plan));
@@ -98,7 +99,8 @@ pub(super) struct JointAnswer {
 impl JointAnswer {
     /// The response to requests that were decided together by these plans: that to the one that binds, and what each was told.
     pub(super) fn response(&self, joint: &JointDecision, plans: &[Arc<Plan>]) -> Response {
-        let (binding, plan) = (&joint.decisions[joint.binding], &plans[joint.binding]);
+        let binding = &joint.decisions[joint.binding];
+        let plan = &plans[joint.binding];
         let headers = headers(binding, plan, self.form);
         if joint.allowed() && !self.wants_json {
             return (StatusCode::OK, headers).into_response();

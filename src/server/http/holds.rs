@@ -53,10 +53,8 @@ impl<S: Store> CheckEndpoint<S> {
         };
         let query = request.uri().query().unwrap_or_default();
         let of_query = ParameterFields::from_query(query, names.in_query());
-        let (headers, media) = (
-            request.headers().clone(),
-            Media::from_headers(request.headers()),
-        );
+        let headers = request.headers().clone();
+        let media = Media::from_headers(request.headers());
         if media != Some(Media::Json) {
             return Err(body::other_media("send a body as application/json"));
         }

@@ -20,7 +20,8 @@ const NS_PER_SECOND: f64 = 1e9;
 
 /// Writes all metrics, as of now.
 pub(super) fn write(sources: &MetricSources) -> String {
-    let (totals, mut text) = (sources.limiter.totals(), Exposition::default());
+    let totals = sources.limiter.totals();
+    let mut text = Exposition::default();
     decisions(&mut text, &totals);
     plans::write(&mut text, &totals);
     limiter_counters(&mut text, &totals);
@@ -341,7 +342,8 @@ fn node_counters(text: &mut Exposition, nodes: &BTreeMap<String, NodeHealth>) {
 
 fn timings(text: &mut Exposition, name: &str, help: &str, timings: &Timings) {
     text.family(name, MetricKind::Histogram, help);
-    let (bucket, mut count) = (format!("{name}_bucket"), 0);
+    let bucket = format!("{name}_bucket");
+    let mut count = 0;
     for (bound_ns, within) in BOUNDS_NS.iter().zip(timings.buckets) {
         count += within;
         text.sample(&bucket, &[("le", &seconds(*bound_ns).to_string())], count);

@@ -117,7 +117,8 @@ impl ConnectionProgress {
     /// Starts at the start of a connection. Records in `usage` whether the connection is in use.
     pub(super) fn new(usage: Arc<Usage>) -> Self {
         let now = monotonic();
-        let (read, body) = (Tail::default(), Tail::default());
+        let read = Tail::default();
+        let body = Tail::default();
         let current = Current {
             step: ConnectionStep::Head,
             since: now,
@@ -279,7 +280,8 @@ impl HttpBody for TrackedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (inner, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let inner = self.body.size_hint();
+        let rest = self.rest.len() as u64;
         let mut hint = SizeHint::new();
         hint.set_lower(inner.lower() + rest);
         if let Some(upper) = inner.upper() {

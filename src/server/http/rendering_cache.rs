@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn a_small_text_without_readers_is_written_anew_and_a_large_one_once_a_second() {
-        let (cache, start) = (cache(), monotonic());
+        let cache = cache();
+        let start = monotonic();
         assert_eq!(cache.text(start, || "a".into()), "a");
         assert_eq!(cache.text(start, || "b".into()), "b");
         let large = "c".repeat(SMALL_BYTES + 1);
@@ -86,7 +87,8 @@ mod tests {
 
     #[test]
     fn slow_readers_hold_a_few_texts_and_new_readers_get_the_youngest() {
-        let (cache, now) = (cache(), monotonic());
+        let cache = cache();
+        let now = monotonic();
         let held: Vec<Bytes> = (0..RENDERINGS_MAX)
             .map(|text| cache.text(now, || text.to_string()))
             .collect();

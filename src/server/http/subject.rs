@@ -68,7 +68,8 @@ impl Default for CheckSettings {
 
 impl Default for Subjects {
     fn default() -> Self {
-        let (key, plan) = (Source::parameter("key"), Source::parameter("plan"));
+        let key = Source::parameter("key");
+        let plan = Source::parameter("plan");
         Self::one(vec![vec![key]], vec![plan])
     }
 }

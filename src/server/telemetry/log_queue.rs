@@ -206,7 +206,9 @@ mod tests {
     }
 
     fn queue() -> (LogQueue, Sender<io::Result<()>>, Receiver<Vec<u8>>) {
-        let (queue, (turn, turns), (lines, read)) = (LogQueue::default(), channel(), channel());
+        let queue = LogQueue::default();
+        let (turn, turns) = channel();
+        let (lines, read) = channel();
         let writer = queue.clone();
         std::thread::spawn(move || {
             let subscriber = tracing_subscriber::fmt()

@@ -14,6 +14,21 @@ pub(super) struct Told {
 }
 
 impl World {
+    /// What each request is told, alone or jointly, and whether the whole passes.
+    pub(super) fn decide_one_or_joint(
+        &mut self,
+        plans: &PlanSet,
+        checks: &[Check<String>],
+    ) -> (Vec<Told>, bool) {
+        let [check] = checks else {
+            return self.decide_joint(plans, checks);
+        };
+        let plan = plans.get(&check.plan).unwrap().clone();
+        let told = self.decide(&plan, check, check.cost, check.mode);
+        let passes = matches!(told.outcome, Outcome::Allowed | Outcome::ShadowDenied);
+        (vec![told], passes)
+    }
+
     /// Decides one request alone.
     pub(super) fn decide(
         &mut self,

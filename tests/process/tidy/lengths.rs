@@ -29,13 +29,13 @@ fn files_stay_short() {
 
 /// Whether a function begins here.
 fn begins_function(line: &str) -> bool {
-    let words = line.split_whitespace();
-    let of_signature = |word: &&str| {
+    let mut words = line.split_whitespace();
+    let of_signature = |word: &str| {
         word.starts_with("pub")
-            || ["in", "const", "async", "unsafe"].contains(word)
+            || ["in", "const", "async", "unsafe"].contains(&word)
             || word.ends_with(')')
     };
-    words.skip_while(of_signature).next() == Some("fn")
+    words.find(|word| !of_signature(word)) == Some("fn")
 }
 
 /// Name and number of body lines of each function.
@@ -128,7 +128,10 @@ fn packed_statement(text: &str) -> Option<&str> {
 #[test]
 fn each_statement_stands_by_itself() {
     for source in all_files() {
-        for (place, _) in source.text.match_indices("let (") {
+        let begins_line =
+            |place: &usize| source.text[..*place].trim_end_matches(' ').ends_with('\n');
+        let places = source.text.match_indices("let (").map(|(place, _)| place);
+        for place in places.filter(begins_line) {
             let packed = packed_statement(&source.text[place + "let ".len()..]);
             assert_eq!(packed, None, "{}: write a let for each", source.path);
         }

@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn only_so_many_explanations_are_given_in_a_second() {
-        let (bounds, start) = (Bounds::default(), monotonic());
+        let bounds = Bounds::default();
+        let start = monotonic();
         assert!((0..IN_A_PERIOD_MAX).all(|_| bounds.admit(start)));
         assert!(!bounds.admit(start) && !bounds.admit(start + PERIOD / 2));
         assert!(bounds.admit(start + PERIOD));

@@ -26,7 +26,8 @@ pub(super) fn write(
     samples: &mut Samples,
     (keys, top): (KeyDisplay, Value),
 ) -> String {
-    let (totals, now) = (sources.limiter.totals(), monotonic());
+    let totals = sources.limiter.totals();
+    let now = monotonic();
     let sample = Sample::new(now, &totals);
     let recent = samples.add(&sample);
     let store_state = sources.limiter.store_state(&sources.stores);

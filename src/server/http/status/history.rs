@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_point_has_what_was_counted_in_its_ten_seconds() {
-        let (mut history, start) = (History::default(), monotonic());
+        let mut history = History::default();
+        let start = monotonic();
         let at = |seconds: u64| (start + Duration::from_secs(seconds), seconds * 1_000);
         let mut add = |seconds, counts: Counts| {
             let (now, at_ms) = at(seconds);
@@ -177,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_quarter_of_an_hour_is_kept() {
-        let (mut history, start) = (History::default(), monotonic());
+        let mut history = History::default();
+        let start = monotonic();
         for point in 0..500 {
             history.add(
                 start + POINT_EVERY * point,

@@ -16,7 +16,8 @@ pub(super) struct StatusPage {
 
 impl StatusPage {
     pub(super) fn new() -> Self {
-        let (style, script) = (hash_of("style"), hash_of("script"));
+        let style = hash_of("style");
+        let script = hash_of("script");
         let policy = format!(
             "default-src 'none'; style-src '{style}'; script-src '{script}'; connect-src 'self'; img-src data:; base-uri 'none'; \
              form-action 'none'; frame-ancestors 'none'"

@@ -219,7 +219,8 @@ mod tests {
             allowed,
             ..PlanCounts::default()
         };
-        let (durations, store_durations) = (Timings::default(), Timings::default());
+        let durations = Timings::default();
+        let store_durations = Timings::default();
         Sample {
             at,
             snapshot: snapshot.clone(),
@@ -233,7 +234,9 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_last_ten_seconds_and_of_the_same_plans() {
-        let (mut samples, plans, start) = (Samples::default(), snapshot(), monotonic());
+        let mut samples = Samples::default();
+        let plans = snapshot();
+        let start = monotonic();
         let mut add = |second: f64, plans: &Arc<PlanSnapshot>, allowed| {
             let recent = samples.add(&sample(
                 start + Duration::from_secs_f64(second),

@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::summary::Heavy;
 use super::worker::{SLOTS, WorkerTop};
 use super::{KeyHash, TOP_MAX, TopAnswer, TopBy, TopError, TopKey, TopQuery, TopSettings};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, PlanSnapshot};
 use tollgate_core::key::Key;
 use tollgate_store::{ReplicaId, StoreError, StoreRegistry};
 
@@ -96,17 +96,10 @@ impl TopKeys {
     pub async fn top(&self, query: &TopQuery) -> Result<TopAnswer, TopError> {
         let (settings, secret) = self.source().ok_or(TopError::Off)?;
         let snapshot = self.0.limiter.snapshot();
-        let plan = match &query.plan {
-            Some(name) => Some(
-                snapshot
-                    .plans()
-                    .find(name)
-                    .map_err(|unknown| snapshot.plans().suggest(unknown))?
-                    .0,
-            ),
-            None => None,
-        };
-        let plan = plan.map(|index| snapshot.plan_id(index));
+        let asked_plan = query.plan.as_deref();
+        let plan = asked_plan
+            .map(|name| plan_id(&snapshot, name))
+            .transpose()?;
         let (others, missing, failed) = self.others(secret).await;
         let own = self.clone();
         let asked = query.clone();
@@ -309,4 +302,11 @@ fn top_key(heavy: Heavy, key: Option<String>, plan: Arc<str>, hash: KeyHash) -> 
         count: heavy.count,
         error: heavy.error,
     }
+}
+
+/// The id of a plan that was asked about.
+fn plan_id(snapshot: &PlanSnapshot, name: &str) -> Result<u64, TopError> {
+    let plans = snapshot.plans();
+    let found = plans.find(name).map_err(|unknown| plans.suggest(unknown))?;
+    Ok(snapshot.plan_id(found.0))
 }
