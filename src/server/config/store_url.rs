@@ -72,7 +72,7 @@ fn memory(url: &Url) -> Result<StoreUrl, String> {
                 "has a parameter that memory: does not know; it knows capacity, such as memory:?capacity=64MiB".to_owned()
             );
         }
-        capacity = bytes(&value)
+        capacity = parse_bytes(&value)
             .filter(|bytes| *bytes >= CAPACITY_MIN)
             .ok_or("has a capacity that is none; write at least 1MiB, as a whole number of KiB, MiB or GiB, such as 64MiB")?;
     }
@@ -82,7 +82,7 @@ fn memory(url: &Url) -> Result<StoreUrl, String> {
     Ok(StoreUrl::Memory { capacity })
 }
 
-fn bytes(text: &str) -> Option<u64> {
+fn parse_bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (digits, unit) = units
         .iter()

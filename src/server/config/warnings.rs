@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tollgate_core::plan::{Limit, Plan, PlanSet};
 
 /// Maximum number of different plans of one group that are compared with each other; two are usual.
-const FORMS_MAX: usize = 64;
+const DISTINCT_MAX: usize = 64;
 
 /// Warnings as sentences, at most one for each `counts_as`.
 pub(super) fn find(plans: &PlanSet) -> Vec<String> {
@@ -22,7 +22,7 @@ pub(super) fn find(plans: &PlanSet) -> Vec<String> {
 /// Plans of one `counts_as` share the usage of a key, but only in limits with the same fingerprint. Often one plan has one more
 /// limit than another. When each has a limit that the other lacks, most likely the algorithm or window of one was changed.
 fn group_warning(group: &str, plans: &[&Plan]) -> Option<String> {
-    let forms = forms(plans);
+    let forms = with_distinct_limits(plans);
     let (first, second) = forms
         .iter()
         .enumerate()
@@ -47,7 +47,7 @@ fn group_warning(group: &str, plans: &[&Plan]) -> Option<String> {
 }
 
 /// One plan for each set of fingerprints.
-fn forms<'a>(plans: &[&'a Plan]) -> Vec<&'a Plan> {
+fn with_distinct_limits<'a>(plans: &[&'a Plan]) -> Vec<&'a Plan> {
     let mut seen = BTreeSet::new();
     let fingerprints = |plan: &Plan| {
         plan.limits()
@@ -59,7 +59,7 @@ fn forms<'a>(plans: &[&'a Plan]) -> Vec<&'a Plan> {
         .iter()
         .copied()
         .filter(|plan| seen.insert(fingerprints(plan)))
-        .take(FORMS_MAX)
+        .take(DISTINCT_MAX)
         .collect()
 }
 

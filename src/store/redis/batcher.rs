@@ -173,7 +173,7 @@ fn await_all(
 }
 
 /// The answer to each request of a joint decision that [`JointNote::Apart`] is told of.
-fn split_apart() -> StoreError {
+fn apart_error() -> StoreError {
     StoreError::Refused("the slot of a joint decision is being moved".to_owned())
 }
 
@@ -386,7 +386,7 @@ impl<C: ScriptTransport> Driver<C> {
         while self.calls.len() > C::CALLS && self.calls.last().is_some_and(Option::is_none) {
             self.calls.pop();
         }
-        let apart = split_apart();
+        let apart = apart_error();
         let reply = match &reply {
             Ok(reply) => {
                 self.spacing.answered(sent, monotonic());

@@ -47,7 +47,7 @@ fn common_log(text: &[u8]) -> Option<Timestamp> {
 /// `2000-10-10T13:55:36.123-07:00`; a space may stand for the T, and a time without an offset is UTC. A leap second counts as the
 /// second before it.
 fn iso_8601(text: &[u8]) -> Option<Timestamp> {
-    // Only a time to the second is told from a date by chance.
+    // A text without seconds may be something else that reads as a date.
     let text = std::str::from_utf8(text)
         .ok()
         .filter(|text| text.as_bytes().get(16) == Some(&b':'))?;

@@ -164,7 +164,7 @@ pub struct Settlement {
 pub struct EndedHolds {
     /// Holds.
     pub expired: u64,
-    /// Of these, such that gave units back.
+    /// How many of them gave units back.
     pub released: u64,
     /// Units that they gave back, of each hold those of the limit that gave the most.
     pub units: u64,

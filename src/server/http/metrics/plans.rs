@@ -143,12 +143,12 @@ fn write_limit_gauges(text: &mut Exposition, totals: &Totals) {
     let help = "Length of the window of a limit of a plan. Of calendar windows, the usual length: 1, 7 or 30 days.";
     text.family(name, MetricKind::Gauge, help);
     for (plan, limit) in limits() {
-        let window = super::seconds(usual_us(limit) * 1_000);
+        let window = super::seconds(usual_window_us(limit) * 1_000);
         text.sample(name, &labels(plan, limit), window);
     }
 }
 
-fn usual_us(limit: &Limit) -> u64 {
+fn usual_window_us(limit: &Limit) -> u64 {
     limit
         .calendar()
         .map_or(limit.window_us(), |calendar| calendar.unit().usual_us())

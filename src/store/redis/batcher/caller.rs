@@ -36,11 +36,11 @@ enum Reply {
 #[derive(Debug)]
 pub(in crate::redis) struct Answers {
     pub(in crate::redis) each: Vec<Answer>,
-    /// What a joint decision is told beside them.
+    /// What the reply to a joint decision says besides them.
     pub(in crate::redis) note: Option<JointNote>,
 }
 
-/// What a joint decision is told beside its answers.
+/// What the reply to a joint decision says besides its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::redis) enum JointNote {
     /// The instant at which it was decided, in microseconds since 1970.
