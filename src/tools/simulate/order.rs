@@ -9,10 +9,10 @@ use tollgate_core::utc::SECOND_US;
 /// Seconds that are held before the newest one. Servers write a line when the request ends, and stamp it with its end or its
 /// begin; most requests take less.
 pub const ORDER_SECONDS: u64 = 10;
-/// Maximum number of requests held, and bytes of their keys. A log with more in so many seconds is sorted over fewer, even over a
-/// part of one.
-const HELD_MAX: usize = 1 << 18;
-const HELD_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of requests held. A log with more in so many seconds is sorted over fewer, even over a part of one.
+pub const HELD_MAX: usize = 1 << 18;
+/// Maximum bytes of their keys.
+pub const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// A request with its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -104,11 +104,11 @@ pub(super) async fn answer(State(state): State<Arc<AppState>>, request: Request)
     if !status.explains.admit(monotonic()) {
         return busy();
     }
-    told((status.sources.explain.0)(key, plan).await)
+    response((status.sources.explain.0)(key, plan).await)
 }
 
 /// The answer to a sound request.
-fn told(explained_key: Result<Explanation, AdminError>) -> Response {
+fn response(explained_key: Result<Explanation, AdminError>) -> Response {
     match explained_key {
         Ok(explanation) => (
             guarded("application/json"),

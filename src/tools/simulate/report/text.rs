@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::limits::LimitRows;
 use super::lines::{WIDTH, beginning, end, padded, room_beside, sentence, table};
 use super::{LimitReport, Report, WorstKey, count, limits, percent, spacing_name};
+use crate::simulate::order::{HELD_BYTES_MAX, HELD_MAX, ORDER_SECONDS};
 use crate::simulate::replay::{HOUR_US, Hour};
 use tollgate_core::utc::Utc;
 use tollgate_core::visible::visible;
@@ -72,15 +73,39 @@ pub fn remarks(report: &Report) -> Vec<String> {
     let log = &report.log;
     let plan = beginning(log.first_without_plan.as_deref().unwrap_or_default(), 40);
     let all = [
-        (log.without_key, "lines have an empty key and are left out".to_owned()),
-        (log.without_cost, "lines have a cost of 0 and are left out".to_owned()),
-        (log.without_plan, format!("lines name a plan that is not in the config and are left out; the first is \"{plan}\"")),
-        (log.late, "lines come more than 10 s, or 262,144 lines, late; they count at the time reached by then".to_owned()),
+        (
+            log.without_key,
+            "lines have an empty key and are left out".to_owned(),
+        ),
+        (
+            log.without_cost,
+            "lines have a cost of 0 and are left out".to_owned(),
+        ),
+        (
+            log.without_plan,
+            format!(
+                "lines name a plan that is not in the config and are left out; the first is \"{plan}\""
+            ),
+        ),
+        (
+            log.late,
+            format!(
+                "lines come more than {ORDER_SECONDS} s, {} lines or {} MiB of keys late; they count at the time reached by then",
+                count(HELD_MAX as u64),
+                HELD_BYTES_MAX >> 20
+            ),
+        ),
         (
             report.beyond,
-            format!("requests are left out: they have keys beyond the first {}; see --keys-max", count(log.keys_max as u64)),
+            format!(
+                "requests are left out: they have keys beyond the first {}; see --keys-max",
+                count(log.keys_max as u64)
+            ),
         ),
-        (log.unreadable, "lines could not be read and are left out; the first:".to_owned()),
+        (
+            log.unreadable,
+            "lines could not be read and are left out; the first:".to_owned(),
+        ),
     ];
     let counted = all
         .into_iter()
