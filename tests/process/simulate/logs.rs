@@ -182,6 +182,6 @@ fn lines_out_of_order_are_sorted_and_those_that_come_too_late_are_counted() {
     assert!(
         folder
             .text_report(&[])
-            .contains("1 lines come more than 10 s, or 262,144 lines, late")
+            .contains("1 lines come more than 10 s, 262,144 lines or 16 MiB of keys late")
     );
 }
