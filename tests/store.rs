@@ -21,6 +21,7 @@ mod joint_slots;
 mod key_prefix;
 mod logs;
 mod memory;
+mod refunds;
 mod refused_writes;
 mod script;
 mod sentinel;

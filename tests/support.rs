@@ -1,6 +1,7 @@
 //! Tools that the suites share: a fake clock, plans, servers of Redis, nginx, HAProxy and tollgate, and plain clients.
 
 pub mod admin;
+pub mod asks;
 pub mod authority;
 pub mod caddy;
 pub mod chromium;

@@ -121,8 +121,7 @@ pub enum Reading {
 pub struct Verdict {
     /// Whether every limit let the cost pass.
     pub fits: bool,
-    /// One reading per limit: after the charge if there was one, else the unchanged state. For a refund, one reading per limit
-    /// after it, followed by one per limit from before it; see [`Self::refunded`].
+    /// One reading per limit: after the charge if there was one, else the unchanged state.
     pub readings: SmallVec<[Reading; 2]>,
     /// Blocks after this request, one per limit. `None` when none runs.
     pub blocks: Option<Box<[BlockReading]>>,
@@ -149,13 +148,20 @@ pub enum Mode {
     Charge,
     /// Answer only; write nothing.
     Peek,
-    /// Give the cost back to every limit, at most as much as that limit has counted. Always fits.
-    Refund,
+}
+
+/// What a refund or an undo did to all limits of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenBack {
+    /// One reading per limit from before it.
+    pub before: SmallVec<[Reading; 2]>,
+    /// The key after it, as a peek reads it.
+    pub after: Verdict,
 }
 
 /// Decides one cost against all limits of a plan, all or nothing.
 ///
-/// `states` belong to the key, in the order of `limits`. A `cost` that is not refunded must fit every limit's capacity;
+/// `states` belong to the key, in the order of `limits`. The `cost` must fit every limit's capacity;
 /// [`crate::plan::Plan::never_fits`] rejects larger ones before.
 pub fn decide(
     limits: &[Limit],
@@ -165,9 +171,6 @@ pub fn decide(
     mode: Mode,
 ) -> Verdict {
     let cost = cost.units();
-    if mode == Mode::Refund {
-        return refund(limits, states, now_us, cost);
-    }
     let mut verdict = read_all(limits, states, now_us, cost, mode);
     if mode == Mode::Charge {
         apply_charge(limits, states, now_us, cost, &mut verdict);
@@ -221,22 +224,22 @@ fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mo
     }
 }
 
-// Kept out of line: every request runs through the code around it, and refunds are rare.
+/// Gives units back to every limit, at most as many as that limit has counted. `states` belong to the key, in the order of `limits`.
 #[cold]
-fn refund(limits: &[Limit], states: &mut [State], now_us: u64, cost: u64) -> Verdict {
+pub fn refund(limits: &[Limit], states: &mut [State], now_us: u64, units: Cost) -> GivenBack {
     give_back(limits, states, now_us, |limit, state| {
-        state.refund(limit, now_us, cost);
+        state.refund(limit, now_us, units.units());
     })
 }
 
-/// Has something given back to each limit. The readings after it, then those before.
+/// Has something given back to each limit.
 fn give_back(
     limits: &[Limit],
     states: &mut [State],
     now_us: u64,
     mut give: impl FnMut(&Limit, &mut State),
-) -> Verdict {
-    let before: SmallVec<[Reading; 2]> = limits
+) -> GivenBack {
+    let before = limits
         .iter()
         .zip(&*states)
         .map(|(limit, state)| state.read(limit, now_us, 0))
@@ -245,12 +248,12 @@ fn give_back(
         give(limit, state);
         state.read(limit, now_us, 0)
     });
-    Verdict {
-        fits: true,
-        readings: after.chain(before).collect(),
-        blocks: None,
-        release_in_us: 0,
-    }
+    let readings = after.collect();
+    let after = Verdict {
+        readings,
+        ..Verdict::passing_no_limit()
+    };
+    GivenBack { before, after }
 }
 
 /// A placeholder left behind when a state is moved out.

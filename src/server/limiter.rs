@@ -389,10 +389,10 @@ impl<S: Store> Limiter<S> {
     }
 
     /// What needs no store: a plan without limits, a cost that never fits, and a remembered denial that holds at `now`. Without
-    /// `now`, no denial is looked up. A refund is known only where nothing is counted.
+    /// `now`, no denial is looked up.
     fn known(&self, check: &Check, now: Option<Instant>) -> Option<Decision> {
         let plan = &check.plan;
-        if let Some(decision) = without_state(plan, check.cost, check.mode) {
+        if let Some(decision) = without_state(plan, check.cost) {
             return Some(decision);
         }
         let verdict = self

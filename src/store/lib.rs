@@ -47,12 +47,12 @@ pub use state::{ConnectionHealth, Outage, StoreState};
 use tollgate_core::algorithm::holds::{
     HoldCall, HoldVerdict, LeaseCall, LeaseVerdict, NoteFigures,
 };
-pub use tollgate_core::algorithm::{Mode, Verdict};
+pub use tollgate_core::algorithm::{GivenBack, Mode, Verdict};
 use tollgate_core::duration::Shown;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::Plan;
 
-/// One request: charge a key by a plan, or give units back. `P` is the plan. A caller names it, as in `Check<String>`, and the
+/// One request: charge a key by a plan, or ask whether it could be. `P` is the plan. A caller names it, as in `Check<String>`, and the
 /// limiter replaces the name by the plan before it asks a store.
 #[derive(Debug, Clone)]
 pub struct Check<P = Arc<Plan>> {
@@ -60,10 +60,21 @@ pub struct Check<P = Arc<Plan>> {
     pub key: Key,
     /// The plan of the key. For a store it has at least one limit, and the cost fits the capacity of each.
     pub plan: P,
-    /// Units to charge or to give back. A refund may exceed the capacities, up to [`tollgate_core::plan::QUOTA_MAX`].
+    /// Units to charge.
     pub cost: Cost,
-    /// Whether the cost is charged, only tried, or given back.
+    /// Whether the cost is charged, or only tried.
     pub mode: Mode,
+}
+
+/// Units to give back to a key.
+#[derive(Debug, Clone)]
+pub struct Refund {
+    /// The subject that was counted.
+    pub key: Key,
+    /// The plan of the key.
+    pub plan: Arc<Plan>,
+    /// How many; at most [`tollgate_core::plan::QUOTA_MAX`], and so maybe more than a limit's capacity.
+    pub units: Cost,
 }
 
 /// A call with an id, or one about holds.
@@ -151,7 +162,7 @@ pub trait Store: Send + Sync + 'static {
     /// Decides checks together, at one instant: if all fit, all are charged, else none. Each is tested with its cost and the costs of
     /// those before it of the same `counts_as` and key. A check by a plan in shadow mode denies no others: where it does not fit, it
     /// is not charged and not added. Where there are charges, neither is a peek: it is tested, and may deny. Else all are peeks, and
-    /// are tested as charges are. There is no refund.
+    /// are tested as charges are.
     ///
     /// Returns a verdict for each, in the same order. Whether all were charged, [`all_fit`] tells. If not, the verdicts tell how each
     /// was tested, and the readings are those without a charge. Errors: not all were decided; see [`JointFailure`].
@@ -201,6 +212,21 @@ pub trait Store: Send + Sync + 'static {
         _deadline: StoreDeadline,
     ) -> impl Future<Output = Result<NoteFigures, StoreError>> + Send {
         async { Ok(NoteFigures::default()) }
+    }
+
+    /// Gives units back to every limit of the plan, the newest first and at most as many as that limit has counted, atomically. A key
+    /// without units stays as it is. Errors: as for [`Self::decide_one`]; the units may or may not have been given back. A store that
+    /// does not support refunds answers [`StoreError::Refused`].
+    fn refund(
+        &self,
+        _refund: &Refund,
+        _deadline: StoreDeadline,
+    ) -> impl Future<Output = Result<GivenBack, StoreError>> + Send {
+        async {
+            Err(StoreError::Refused(
+                "this store does not support refunds".to_owned(),
+            ))
+        }
     }
 
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
@@ -393,6 +419,14 @@ impl Store for ConfiguredStore {
         deadline: StoreDeadline,
     ) -> Result<NoteFigures, StoreError> {
         ask!(self, store => Store::hold_figures(store, key, plan, deadline).await)
+    }
+
+    async fn refund(
+        &self,
+        refund: &Refund,
+        deadline: StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        ask!(self, store => Store::refund(store, refund, deadline).await)
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {

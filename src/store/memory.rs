@@ -26,14 +26,14 @@ use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Check, HoldCheck, JointFailure, LeaseCheck, Store, StoreDeadline, StoreError, Subject,
+    Check, HoldCheck, JointFailure, LeaseCheck, Refund, Store, StoreDeadline, StoreError, Subject,
 };
 use crate::clock::Clock;
 use entry::Name;
 pub use overrides::MemoryOverrides;
 use shard::{HashedName, Shard};
-use tollgate_core::algorithm::Verdict;
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
+use tollgate_core::algorithm::{GivenBack, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
@@ -71,29 +71,30 @@ impl MemoryStore {
     /// Decides one check without waiting.
     #[inline]
     pub fn decide(&self, check: &Check) -> Result<Verdict, StoreError> {
-        let now_us = self.clock.now_us();
-        let group = group_of(&check.plan.counts_as, &check.key);
-        let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
-        let name = HashedName::new(&self.hasher, name);
-        self.shard(name).decide(name, check, now_us)
+        self.in_shard(&check.plan, &check.key, |shard, name, now_us| {
+            shard.decide(name, check, now_us)
+        })?
     }
 
     /// Carries out a call with an id, or one about holds, without waiting.
     pub fn hold(&self, check: &HoldCheck) -> Result<HoldVerdict, StoreError> {
-        let now_us = self.clock.now_us();
-        let group = group_of(&check.plan.counts_as, &check.key);
-        let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
-        let name = HashedName::new(&self.hasher, name);
-        self.shard(name).hold(name, check, now_us)
+        self.in_shard(&check.plan, &check.key, |shard, name, now_us| {
+            shard.hold(name, check, now_us)
+        })?
     }
 
     /// Carries out a call of a stream about one of its holds, without waiting.
     pub fn lease(&self, check: &LeaseCheck) -> Result<LeaseVerdict, StoreError> {
-        let now_us = self.clock.now_us();
-        let group = group_of(&check.plan.counts_as, &check.key);
-        let name = Name::new(&group, check.key.as_str().as_bytes()).ok_or_else(too_long)?;
-        let name = HashedName::new(&self.hasher, name);
-        Ok(self.shard(name).lease(name, check, now_us))
+        self.in_shard(&check.plan, &check.key, |shard, name, now_us| {
+            shard.lease(name, check, now_us)
+        })
+    }
+
+    /// Gives units back without waiting.
+    pub fn give_back(&self, refund: &Refund) -> Result<GivenBack, StoreError> {
+        self.in_shard(&refund.plan, &refund.key, |shard, name, now_us| {
+            shard.refund(name, refund, now_us)
+        })
     }
 
     /// Deletes the entry of a key in the group `counts_as`. Returns whether there was one.
@@ -129,6 +130,21 @@ impl MemoryStore {
         };
         let name = HashedName::new(&self.hasher, name);
         self.shard(name).hold_figures(name, self.clock.now_us())
+    }
+
+    /// Asks the shard that has this key under this plan. Errors: the group and the key are too long for an entry.
+    #[inline]
+    fn in_shard<T>(
+        &self,
+        plan: &Plan,
+        key: &Key,
+        ask: impl FnOnce(&mut Shard, HashedName<'_>, u64) -> T,
+    ) -> Result<T, StoreError> {
+        let now_us = self.clock.now_us();
+        let group = group_of(&plan.counts_as, key);
+        let name = Name::new(&group, key.as_str().as_bytes()).ok_or_else(too_long)?;
+        let name = HashedName::new(&self.hasher, name);
+        Ok(ask(&mut self.shard(name), name, now_us))
     }
 
     fn shard(&self, name: HashedName<'_>) -> MutexGuard<'_, Shard> {
@@ -209,6 +225,14 @@ impl Store for MemoryStore {
         _deadline: StoreDeadline,
     ) -> Result<NoteFigures, StoreError> {
         Ok(self.figures(key, plan))
+    }
+
+    async fn refund(
+        &self,
+        refund: &Refund,
+        _deadline: StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        self.give_back(refund)
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    Check, HoldCheck, JointFailure, LeaseCheck, Store, StoreDeadline, StoreError, Subject,
+    Check, HoldCheck, JointFailure, LeaseCheck, Refund, Store, StoreDeadline, StoreError, Subject,
     has_charges,
 };
 use crate::clock::{Clock, monotonic};
@@ -41,7 +41,7 @@ use sentinel::MasterWatch;
 use target::Topology;
 pub use target::{RedisTarget, RedisTls};
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
-use tollgate_core::algorithm::{Mode, Verdict};
+use tollgate_core::algorithm::{GivenBack, Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
@@ -210,12 +210,6 @@ impl RedisStore {
     async fn decide_plainly(&self, check: &Check, deadline: Duration) -> Answer {
         let request = || ScriptRequest::new(check, &self.key_prefix, monotonic() + deadline);
         match &self.servers {
-            Servers::One(node) if check.mode == Mode::Refund => {
-                Box::pin(node.decide_unbatched(request(), deadline, None)).await
-            }
-            Servers::Many(cluster) if check.mode == Mode::Refund => {
-                Box::pin(cluster.decide_unbatched(request(), deadline)).await
-            }
             Servers::One(node) => node.count_undecided(1, node.decide(request, deadline).await),
             // Boxed, so that the future for one server stays small.
             Servers::Many(cluster) => Box::pin(cluster.decide_one(request(), deadline)).await,
@@ -264,7 +258,8 @@ impl RedisStore {
     }
 
     /// Undoes charges, for tests: a Cluster does this by itself where a joint decision is denied after some of its names were charged.
-    /// Each check has the instants of [`tollgate_core::algorithm::undo_instants`]. All are of one slot. Returns what refunds do.
+    /// Each check has the instants of [`tollgate_core::algorithm::undo_instants`]. All are of one slot. Returns how
+    /// the keys stand after it.
     pub async fn undo(
         &self,
         charges: &[(Check, Vec<u64>)],
@@ -272,12 +267,8 @@ impl RedisStore {
     ) -> Result<Vec<Verdict>, StoreError> {
         let until = monotonic() + deadline;
         let request = |(check, instants_us): &(Check, Vec<u64>)| {
-            let check = Check {
-                mode: Mode::Refund,
-                ..check.clone()
-            };
             let purpose = Purpose::Undo(instants_us.clone().into());
-            ScriptRequest::new(&check, &self.key_prefix, until).jointly(purpose)
+            ScriptRequest::new(check, &self.key_prefix, until).jointly(purpose)
         };
         let requests = charges.iter().map(request).collect();
         match &self.servers {
@@ -365,7 +356,7 @@ impl Store for RedisStore {
         checks: &[Check],
         StoreDeadline(deadline): StoreDeadline,
     ) -> Vec<Answer> {
-        if checks.iter().any(holds::concern_in_batch) {
+        if checks.iter().any(holds::concern) {
             return Box::pin(self.decide_batch_beside_holds(checks, deadline)).await;
         }
         self.decide_all_plainly(checks, deadline).await
@@ -406,6 +397,14 @@ impl Store for RedisStore {
         StoreDeadline(deadline): StoreDeadline,
     ) -> Result<NoteFigures, StoreError> {
         self.ask_for_figures((key, plan), deadline).await
+    }
+
+    async fn refund(
+        &self,
+        refund: &Refund,
+        StoreDeadline(deadline): StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        self.give_back(refund, deadline).await
     }
 
     /// Does not use the batcher: requests that were not answered yet may be decided before or after the reset.

@@ -13,9 +13,10 @@ use std::time::Duration;
 use tollgate::algorithm::Verdict;
 use tollgate::key::Key;
 use tollgate::plan::{Algorithm, Limit, Plan};
-use tollgate::store::{Check, MemoryStore, Mode, Store, StoreDeadline, Subject};
+use tollgate::store::{Check, MemoryStore, Mode, Refund, Store, StoreDeadline, Subject};
 
 use super::oracle::{Model, assert_first};
+use crate::support::asks::{Ask, ask_in_order, charge_of, refund_of};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::history::{Random, Times};
@@ -60,9 +61,9 @@ struct Seen {
 }
 
 impl World {
-    fn of(&mut self, check: &Check, limit: &Limit) -> &mut Counted {
+    fn of(&mut self, key: &Key, limit: &Limit) -> &mut Counted {
         let name = (
-            check.key.as_str().to_owned(),
+            key.as_str().to_owned(),
             limit.fingerprint().bytes().to_vec(),
         );
         self.0.entry(name).or_insert_with(|| Counted {
@@ -72,35 +73,36 @@ impl World {
     }
 
     fn left_us(&mut self, check: &Check, limit: &Limit, now_us: u64) -> u64 {
-        let left_us = self.of(check, limit).left_us(now_us);
+        let left_us = self.of(&check.key, limit).left_us(now_us);
         if limit.block_us() > 0 { left_us } else { 0 }
+    }
+
+    /// Gives units back as the promises say.
+    fn refund(&mut self, refund: &Refund, now_us: u64) {
+        for limit in refund.plan.limits() {
+            let model = &mut self.of(&refund.key, limit).model;
+            model.clamp(limit, now_us);
+            model.refund(limit, now_us, refund.units.units());
+        }
     }
 
     /// Decides as the promises say. Returns whether the request passes, and which limits begin a block.
     fn decide(&mut self, check: &Check, now_us: u64, seen: &mut Seen) -> (bool, Vec<bool>) {
         let limits = check.plan.limits();
         let cost = check.cost.units();
-        if check.mode == Mode::Refund {
-            for limit in limits {
-                let model = &mut self.of(check, limit).model;
-                model.clamp(limit, now_us);
-                model.refund(limit, now_us, cost);
-            }
-            return (true, vec![false; limits.len()]);
-        }
         let lefts: Vec<u64> = limits
             .iter()
             .map(|limit| self.left_us(check, limit, now_us))
             .collect();
         let free: Vec<bool> = limits
             .iter()
-            .map(|limit| self.of(check, limit).model.fits(limit, now_us, cost))
+            .map(|limit| self.of(&check.key, limit).model.fits(limit, now_us, cost))
             .collect();
         let fits = free.iter().all(|free| *free) && lefts.iter().all(|left_us| *left_us == 0);
         let mut begins = vec![false; limits.len()];
         if check.mode == Mode::Charge {
             for (index, limit) in limits.iter().enumerate() {
-                let counted = self.of(check, limit);
+                let counted = self.of(&check.key, limit);
                 counted.model.clamp(limit, now_us);
                 if fits {
                     counted.model.charge(limit, now_us, cost);
@@ -152,7 +154,7 @@ impl World {
         for (index, status) in verdict.statuses(limits, check.cost).iter().enumerate() {
             let limit = &limits[index];
             let left_us = self.left_us(check, limit, now_us);
-            let mut model = self.of(check, limit).model.clone();
+            let mut model = self.of(&check.key, limit).model.clone();
             // A peek reads a debt at the rate that it has.
             if check.mode == Mode::Peek {
                 model.clamp_times(limit, now_us);
@@ -232,12 +234,19 @@ fn random_check(random: &mut Random, plan: &Arc<Plan>) -> Check {
     };
     let mode = match random.below(12) {
         0..=1 => Mode::Peek,
-        2 => Mode::Refund,
         _ => Mode::Charge,
     };
     Check {
         mode,
         ..ask(plan, &format!("key {}", random.below(KEYS)), cost)
+    }
+}
+
+fn random_ask(random: &mut Random, plan: &Arc<Plan>) -> Ask {
+    let check = random_check(random, plan);
+    match random.below(12) {
+        0 => refund_of(&check).into(),
+        _ => check.into(),
     }
 }
 
@@ -296,37 +305,44 @@ async fn check(algorithms: &[Algorithm], steps_back: bool, seed: u64) {
         } else {
             1
         };
-        let checks: Vec<Check> = (0..count)
+        let asks: Vec<Ask> = (0..count)
             .map(|_| {
                 let plan = if random.below(8) == 0 {
                     random.pick(&plans)
                 } else {
                     plan
                 };
-                random_check(&mut random, plan)
+                random_ask(&mut random, plan)
             })
             .collect();
-        let lua = shared.decide_batch(&checks, PATIENCE).await;
-        let rust = embedded.decide_batch(&checks, PATIENCE).await;
-        for (index, check) in checks.iter().enumerate() {
+        let lua = ask_in_order(&shared, &asks, PATIENCE).await;
+        let rust = ask_in_order(&embedded, &asks, PATIENCE).await;
+        for (index, ask) in asks.iter().enumerate() {
             assert_eq!(
                 lua[index], rust[index],
-                "{algorithms:?}, seed {seed}, step {step}, at {now_us}: {check:?}"
+                "{algorithms:?}, seed {seed}, step {step}, at {now_us}: {ask:?}"
             );
-            let expected = world.decide(check, now_us, &mut seen);
-            let verdict = rust[index].as_ref().unwrap();
+            let (check, expected) = match ask {
+                Ask::Decide(check) => (check.clone(), world.decide(check, now_us, &mut seen)),
+                Ask::Refund(refund) => {
+                    world.refund(refund, now_us);
+                    let begins = vec![false; refund.plan.limits().len()];
+                    (charge_of(refund), (true, begins))
+                }
+            };
+            let verdict = rust[index].as_ref().unwrap().verdict();
             told_on_panic(
                 &format!(
-                    "{algorithms:?}, seed {seed}, step {step}, at {now_us}: {check:?}, {verdict:?}"
+                    "{algorithms:?}, seed {seed}, step {step}, at {now_us}: {ask:?}, {verdict:?}"
                 ),
                 || {
                     // In a batch, only the last request of a key sees the world as it is now.
-                    if checks[index + 1..]
+                    if asks[index + 1..]
                         .iter()
-                        .all(|later| later.key != check.key)
+                        .all(|later| *later.key() != check.key)
                         || expected.0
                     {
-                        world.check(check, now_us, verdict, &expected);
+                        world.check(&check, now_us, verdict, &expected);
                     }
                 },
             );

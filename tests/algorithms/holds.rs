@@ -15,7 +15,7 @@ use tollgate::algorithm::holds::{
     HoldCall, HoldEvent, HoldKey, HoldState, HoldVerdict, IfUnknown, Notes, SettleOutcome, call,
     end_holds,
 };
-use tollgate::algorithm::{Block, Mode, State, decide, test};
+use tollgate::algorithm::{Block, Mode, State, decide, refund, test};
 use tollgate::key::Cost;
 use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
 
@@ -82,7 +82,7 @@ impl Subject {
     fn refund(&mut self, plan: &Plan, now_us: u64, units: u64) {
         let before = self.states.clone();
         let cost = Cost::new(units).unwrap();
-        decide(plan.limits(), &mut self.states, now_us, cost, Mode::Refund);
+        refund(plan.limits(), &mut self.states, now_us, cost);
         let pair = (&before[..], &self.states[..]);
         self.notes.note_refund(plan.limits(), pair, now_us);
     }

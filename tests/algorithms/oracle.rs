@@ -7,7 +7,7 @@
 mod refunds;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{State, decide};
+use tollgate::algorithm::{GivenBack, State, Verdict, decide, refund};
 use tollgate::key::Cost;
 use tollgate::plan::{Algorithm, Limit};
 use tollgate::store::Mode;
@@ -241,28 +241,31 @@ pub(super) fn assert_first(now_us: u64, wait_us: u64, what: &str, holds: impl Fn
     );
 }
 
-fn check_request(
+/// What a request does to a key.
+#[derive(Clone, Copy)]
+enum Action {
+    Decide(Mode),
+    Refund,
+}
+
+/// Has the state and the model carry a request out. Returns how the key stands after it.
+fn carry_out(
     limit: &Limit,
-    state: &mut State,
+    states: &mut [State],
     model: &mut Model,
-    request: (u64, u64, Mode),
-) -> bool {
-    let (now_us, cost, mode) = request;
+    (now_us, cost, action): (u64, Cost, Action),
+) -> Verdict {
     let limits = std::slice::from_ref(limit);
-    let states = std::slice::from_mut(state);
-    let expected = model.fits(limit, now_us, cost);
-    let cost = Cost::new(cost).unwrap();
-    let verdict = decide(limits, states, now_us, cost, mode);
-    if mode == Mode::Refund {
+    let units = cost.units();
+    let Action::Decide(mode) = action else {
+        let given_back = refund(limits, states, now_us, cost);
         model.clamp(limit, now_us);
-        assert_eq!(
-            verdict.refunded(limits)[0],
-            model.refund(limit, now_us, cost.units()),
-            "refunded, {:?}",
-            model.charges
-        );
-    }
-    let expected = expected || mode == Mode::Refund;
+        let back = model.refund(limit, now_us, units);
+        assert_eq!(given_back.units()[0], back, "{:?}", model.charges);
+        return given_back.after;
+    };
+    let expected = model.fits(limit, now_us, units);
+    let verdict = decide(limits, states, now_us, cost, mode);
     assert_eq!(
         verdict.fits, expected,
         "cost {cost:?} at {now_us}, model holds {:?}",
@@ -271,13 +274,27 @@ fn check_request(
     if mode == Mode::Charge {
         model.clamp(limit, now_us);
         if verdict.fits {
-            model.charge(limit, now_us, cost.units());
+            model.charge(limit, now_us, units);
         }
     }
+    verdict
+}
+
+fn check_request(
+    limit: &Limit,
+    state: &mut State,
+    model: &mut Model,
+    (now_us, cost, action): (u64, u64, Action),
+) -> bool {
+    let limits = std::slice::from_ref(limit);
+    let states = std::slice::from_mut(state);
+    let cost = Cost::new(cost).unwrap();
+    let verdict = carry_out(limit, states, model, (now_us, cost, action));
     // A peek reads a state ahead of the clock as clamped, and does not write it. Its times are those of the clamped state, and of a
     // debt at the rate that it has.
     let model = &mut model.clone();
-    if mode == Mode::Peek {
+    let is_peek = matches!(action, Action::Decide(Mode::Peek));
+    if is_peek {
         model.clamp_times(limit, now_us)
     } else {
         model.clamp(limit, now_us)
@@ -297,7 +314,7 @@ fn check_request(
         assert_first(now_us, wait_us, "retry_after", |at_us| {
             model.fits(limit, at_us, cost.units())
         });
-        if mode == Mode::Peek {
+        if is_peek {
             return verdict.fits;
         }
         assert_first(now_us, wait_us, "retry_after of the state", |at_us| {
@@ -324,21 +341,14 @@ fn check_history(algorithm: Algorithm, seed: u64) {
             1 => 1 + random.below(limit.capacity()),
             _ => 1,
         };
-        let mode = *random.pick(&[
-            Mode::Peek,
-            Mode::Refund,
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Charge,
-        ]);
-        let cost = if mode == Mode::Refund && random.below(4) == 0 {
-            3 * cost
-        } else {
-            cost
+        let action = match random.below(7) {
+            0 => Action::Decide(Mode::Peek),
+            1 => Action::Refund,
+            _ => Action::Decide(Mode::Charge),
         };
-        if check_request(&limit, &mut state, &mut model, (now_us, cost, mode)) {
+        let refunds_more = matches!(action, Action::Refund) && random.below(4) == 0;
+        let cost = if refunds_more { 3 * cost } else { cost };
+        if check_request(&limit, &mut state, &mut model, (now_us, cost, action)) {
             times.mark(now_us);
         }
     }

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::key::Key;
 use tollgate::plan::{Algorithm, Limit, Plan, QUOTA_MAX};
-use tollgate::store::{Check, MemoryStore, Mode, Store, StoreDeadline};
+use tollgate::store::{MemoryStore, Store, StoreDeadline};
 
+use crate::support::asks::{Answer, Ask, ask_in_order};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::history::{Random, Times};
-use crate::support::plans::{BUCKET, COUNTER, LOG, WINDOW, ask, limit, plan, with_every_algorithm};
+use crate::support::plans::{
+    BUCKET, COUNTER, LOG, WINDOW, ask, limit, peek, plan, refund, with_every_algorithm,
+};
 use crate::support::redis::Redis;
 
 /// Least number of decisions compared per algorithm, unless `TOLLGATE_PARITY_DECISIONS` says otherwise. The last batch may exceed it.
@@ -92,34 +94,30 @@ fn plans(random: &mut Random, shapes: &[(Algorithm, u64)]) -> Vec<Arc<Plan>> {
     (0..20).map(|_| plan(subset(random))).collect()
 }
 
-fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Check {
+fn random_ask(random: &mut Random, plan: &Arc<Plan>, refunds: bool) -> Ask {
     let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
     let cost = match random.below(6) {
         0 => most,
         1 => 1 + random.below(most),
         _ => most.div_ceil(8),
     };
-    let (mode, cost) = match random.below(20) {
-        0..=1 => (Mode::Peek, cost),
+    let key = format!("key {}", random.below(KEYS));
+    match random.below(20) {
+        0..=1 => peek(plan, &key, cost).into(),
         // Most refunds are of what a charge took, and some of more than can have been used.
-        2..=6 if refunds => (Mode::Refund, cost),
-        7 if refunds => (Mode::Refund, *random.pick(&[2 * most, QUOTA_MAX])),
-        _ => (Mode::Charge, cost),
-    };
-    Check {
-        mode,
-        ..ask(plan, &format!("key {}", random.below(KEYS)), cost)
+        2..=6 if refunds => refund(plan, &key, cost).into(),
+        7 if refunds => refund(plan, &key, *random.pick(&[2 * most, QUOTA_MAX])).into(),
+        _ => ask(plan, &key, cost).into(),
     }
 }
 
 /// The random requests of one batch.
-fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> Vec<Check> {
+fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> Vec<Ask> {
     let count = 1 + random.below(BATCH as u64) as usize;
     // Mostly requests of one plan. Sometimes of several plans with one `counts_as`, so that they share each key's usage.
     let mixed = random.below(4) == 0;
-    // The script decides the requests for one name by other code when a refund is among them.
     let refunds = random.below(2) == 0;
-    let mut asks: Vec<Check> = (0..count)
+    let mut asks: Vec<Ask> = (0..count)
         .map(|_| {
             let plan = if mixed { random.pick(plans) } else { plan };
             random_ask(random, plan, refunds)
@@ -129,10 +127,7 @@ fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> V
     if random.below(3) == 0 {
         let first = asks[0].clone();
         asks = (0..count)
-            .map(|key| Check {
-                key: Key::new(format!("key {key}")).unwrap(),
-                ..first.clone()
-            })
+            .map(|key| first.clone().with_key(&format!("key {key}")))
             .collect();
     }
     asks
@@ -163,8 +158,8 @@ async fn check(name: &str, parameters: HistoryParameters) {
         clock.set(now_us);
         let asks = random_batch(&mut random, &plans, plan);
         let before = allowed;
-        let from_redis = shared.decide_batch(&asks, PATIENCE).await;
-        let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
+        let from_redis = ask_in_order(&shared, &asks, PATIENCE).await;
+        let from_memory = ask_in_order(&embedded, &asks, PATIENCE).await;
         for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
             assert_eq!(
                 lua,
@@ -173,8 +168,8 @@ async fn check(name: &str, parameters: HistoryParameters) {
                 decisions + index,
                 asks[index]
             );
-            let charged = asks[index].mode != Mode::Refund;
-            allowed += usize::from(charged && rust.as_ref().is_ok_and(|verdict| verdict.fits));
+            let fits = rust.as_ref().is_ok_and(Answer::fits);
+            allowed += usize::from(!asks[index].is_refund() && fits);
         }
         if allowed > before {
             times.mark(now_us);
@@ -288,16 +283,11 @@ async fn both_stores_decide_alike_after_a_change_of_a_bucket_s_rate() {
             now_us += random.next() >> (24 + random.below(40));
             clock.set(now_us);
             let plan = random.pick(&plans);
-            let asks = [Check {
-                key: Key::new("rates").unwrap(),
-                ..random_ask(&mut random, plan, true)
-            }];
-            let lua = shared.decide_batch(&asks, PATIENCE).await;
-            let rust = embedded.decide_batch(&asks, PATIENCE).await;
-            assert_eq!(lua, rust, "decision {decision}, at {now_us}: {:?}", asks[0]);
-            allowed += usize::from(
-                asks[0].mode == Mode::Charge && rust[0].as_ref().is_ok_and(|verdict| verdict.fits),
-            );
+            let ask = random_ask(&mut random, plan, true).with_key("rates");
+            let lua = ask.by_store(&shared, PATIENCE).await;
+            let rust = ask.by_memory(&embedded);
+            assert_eq!(lua, rust, "decision {decision}, at {now_us}: {ask:?}");
+            allowed += usize::from(ask.is_charge() && rust.is_ok_and(|answer| answer.fits()));
         }
     }
     assert!(allowed > 2_000 && allowed < 20_000, "{allowed} allowed");

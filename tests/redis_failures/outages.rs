@@ -373,7 +373,7 @@ async fn a_refund_under_way_holds_up_no_decision() {
     redis.signal("STOP");
     let refund = tokio::spawn(async move {
         operator
-            .decide_one(&refund, StoreDeadline(Duration::from_secs(60)))
+            .refund(&refund, StoreDeadline(Duration::from_secs(60)))
             .await
     });
     while store.status().breaker == BreakerState::Closed {

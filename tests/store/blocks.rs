@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::algorithm::Verdict;
 use tollgate::plan::{Algorithm, Limit, Plan};
-use tollgate::store::{CAPACITY_MIN, Check, MemoryStore, Store, StoreDeadline, Subject};
+use tollgate::store::{CAPACITY_MIN, Check, MemoryStore, Refund, Store, StoreDeadline, Subject};
 
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::ClockedStore;
@@ -38,6 +38,13 @@ impl Stores {
         let by_redis = self.redis.store.decide_one(check, PATIENCE).await.unwrap();
         assert_eq!(by_redis, self.memory.decide(check).unwrap());
         by_redis
+    }
+
+    /// How the key stands after it.
+    async fn refund(&self, refund: &Refund) -> Verdict {
+        let by_redis = self.redis.store.refund(refund, PATIENCE).await.unwrap();
+        assert_eq!(by_redis, self.memory.give_back(refund).unwrap());
+        by_redis.after
     }
 
     /// Whether it passes, and otherwise the wait.
@@ -183,7 +190,7 @@ async fn a_peek_a_refund_and_another_limit_s_denial_begin_no_block() {
     let peeked = stores.decide(&peek(&one, "key", 3)).await;
     assert_eq!((peeked.fits, peeked.blocks), (false, None));
     assert_eq!(stores.wait_us(&peek(&one, "key", 3)).await, Some(60 * S));
-    stores.decide(&refund(&one, "key", 1)).await;
+    stores.refund(&refund(&one, "key", 1)).await;
     stores.decide(&ask(&one, "key", 1)).await;
     assert!(stores.decide(&ask(&one, "key", 3)).await.block(0).begins);
 }
@@ -196,7 +203,7 @@ async fn a_block_outlives_refunds_and_larger_quotas_and_ends_with_a_reset() {
     stores.at(0);
     stores.decide(&ask(&strict, "key", 5)).await;
     stores.decide(&ask(&strict, "key", 1)).await;
-    let refunded = stores.decide(&refund(&strict, "key", 5)).await;
+    let refunded = stores.refund(&refund(&strict, "key", 5)).await;
     assert_eq!(refunded.block(0).left_us, 900 * S);
     stores.at(100 * S);
     // An edit of `block` holds for blocks to come.

@@ -8,8 +8,9 @@ use tollgate::decision::LimitStatus;
 use tollgate::key::{Cost, Key};
 use tollgate::limiter::{Limiter, LimiterSettings};
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, Verdict};
+use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Refund, Store, Verdict};
 
+use crate::support::asks::refund_of;
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::cluster::Cluster;
@@ -121,10 +122,25 @@ impl Reference {
         let fits = plans.candidate.never_fits(check.cost).is_none();
         let allowed = match check.mode {
             Mode::Charge => Some(fits && by(&self.in_force, &plans.candidate).fits),
-            Mode::Refund => Some(by(&self.in_force, &plans.candidate).fits),
             Mode::Peek => None,
         };
         (verdict, allowed)
+    }
+
+    /// How the key stands after a refund of what the check would charge.
+    fn refund(&self, plans: &Plans, check: &Check) -> Verdict {
+        let by = |store: &MemoryStore, plan: &Arc<Plan>| {
+            let refund = Refund {
+                plan: plan.clone(),
+                ..refund_of(check)
+            };
+            store.give_back(&refund).unwrap().after
+        };
+        if Arc::ptr_eq(&check.plan, &plans.candidate) {
+            return by(&self.live, &plans.candidate);
+        }
+        by(&self.in_force, &plans.candidate);
+        by(&self.live, &plans.live)
     }
 }
 
@@ -149,40 +165,42 @@ async fn check(store: impl Store, clock: &FakeClock, seed: u64) -> usize {
     for _ in 0..30 {
         let now_us = times.next(&mut random);
         clock.set(now_us);
-        let mode = *random.pick(&[
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Charge,
-            Mode::Peek,
-            Mode::Refund,
-        ]);
+        let mode = *random.pick(&[Mode::Charge, Mode::Charge, Mode::Charge, Mode::Peek]);
         let checks = requests(&mut random, &plans, mode);
+        times.mark(now_us);
+        if random.below(5) == 0 {
+            for check in &checks {
+                let expected = reference.refund(&plans, check);
+                let limits = expected.statuses(check.plan.limits(), Cost::ONE).to_vec();
+                let about = format!("seed {seed:#x}, refund of {check:?}");
+                assert_eq!(refund(&limiter, check).await, limits, "{about}");
+            }
+            continue;
+        }
         let found = decide_all(&limiter, &checks).await;
         for (check, (limits, by_candidate)) in checks.iter().zip(found) {
             let (verdict, candidate_allowed) = reference.decide(&plans, check);
             let about = format!("seed {seed:#x}, {check:?}");
-            // A refund tells the standing for one unit, and nothing of the candidate.
-            let cost = if mode == Mode::Refund {
-                Cost::ONE
-            } else {
-                check.cost
-            };
-            assert_eq!(
-                limits,
-                verdict.statuses(check.plan.limits(), cost).to_vec(),
-                "{about}"
-            );
-            if mode != Mode::Refund {
-                assert_eq!(by_candidate, candidate_allowed, "{about}");
-            }
+            let expected = verdict.statuses(check.plan.limits(), check.cost);
+            assert_eq!(limits, expected.to_vec(), "{about}");
+            assert_eq!(by_candidate, candidate_allowed, "{about}");
             denied += usize::from(verdict.fits && candidate_allowed == Some(false));
         }
-        times.mark(now_us);
     }
     denied
 }
 
 type Standing = Vec<LimitStatus>;
+
+/// The standing after a refund of what the check would charge.
+async fn refund<S: Store>(limiter: &Limiter<S>, check: &Check) -> Standing {
+    let Check {
+        key, plan, cost, ..
+    } = check;
+    let refunded = limiter.refund(key.clone(), &plan.name, *cost, None).await;
+    let limits = refunded.unwrap().limits.into_iter();
+    limits.map(|(status, _)| status).collect()
+}
 
 /// The standings after each check, and what the candidate says.
 async fn decide_all<S: Store>(
@@ -195,25 +213,6 @@ async fn decide_all<S: Store>(
         cost: check.cost,
         mode: check.mode,
     };
-    if checks[0].mode == Mode::Refund {
-        let mut given_back = Vec::new();
-        for Check {
-            key, plan, cost, ..
-        } in checks
-        {
-            let refunded = limiter
-                .refund(key.clone(), &plan.name, *cost, None)
-                .await
-                .unwrap();
-            let limits = refunded
-                .limits
-                .into_iter()
-                .map(|(status, _)| status)
-                .collect();
-            given_back.push((limits, None));
-        }
-        return given_back;
-    }
     let decisions = match checks {
         [single] => vec![limiter.decide(named(single), None).await],
         checks => limiter

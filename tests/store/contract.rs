@@ -15,6 +15,7 @@ use tollgate::store::{
     Check, ConfiguredStore, MemoryStore, RedisStore, Store, StoreDeadline, Subject, Verdict,
 };
 
+use crate::support::asks::{Ask, ask_in_order};
 use crate::support::clock::FakeClock;
 use crate::support::cluster::Cluster;
 use crate::support::plans::{

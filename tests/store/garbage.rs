@@ -8,6 +8,7 @@ use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Limit, Plan};
 use tollgate::store::{Check, RedisStore, Store, StoreDeadline, Subject};
 
+use crate::support::asks::{Ask, ask_in_order};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::cluster::{Cluster, MASTERS};
@@ -243,16 +244,14 @@ impl Servers {
             );
         }
         let decided = answers[SOUND].is_ok();
-        for check in [
-            peek(plan, "bad", 1),
-            refund(plan, "bad", 1),
-            ask(plan, "bad", QUOTA),
+        for asked in [
+            Ask::Decide(peek(plan, "bad", 1)),
+            Ask::Refund(refund(plan, "bad", 1)),
+            Ask::Decide(ask(plan, "bad", QUOTA)),
         ] {
-            let beside = peek(plan, "key 0", 1);
-            let answers = self
-                .store
-                .decide_batch(&[beside.clone(), check, beside], PATIENCE)
-                .await;
+            let beside = Ask::Decide(peek(plan, "key 0", 1));
+            let asks = [beside.clone(), asked, beside];
+            let answers = ask_in_order(&self.store, &asks, PATIENCE).await;
             assert!(
                 answers[0].is_ok() && answers[2].is_ok(),
                 "{}: {answers:?}",

@@ -7,11 +7,12 @@ use allocation_counter::measure;
 use tollgate::algorithm::holds::{
     HoldCall, HoldEvent, HoldKey, HoldVerdict, Notes, call, end_holds,
 };
-use tollgate::algorithm::{Block, State, decide_with_blocks, test};
+use tollgate::algorithm::{Block, State, blocks_at, decide_with_blocks, refund, test};
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
-use tollgate::store::{Check, HoldCheck, MemoryStore, Mode};
+use tollgate::store::{Check, HoldCheck, MemoryStore, Mode, Refund, Verdict};
 
+use crate::support::asks::refund_of;
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::history::Random;
 use crate::support::holds::{ask, reserve, settle};
@@ -81,7 +82,6 @@ impl Alone {
     fn decide(&mut self, check: &Check, now_us: u64) -> (bool, Vec<u64>) {
         let plan = &check.plan;
         let cost = check.cost;
-        let before = self.states.clone();
         let fits = test(
             plan.limits(),
             &self.states,
@@ -95,14 +95,25 @@ impl Alone {
         }
         let key = (&mut self.states[..], &mut self.blocks[..]);
         let verdict = decide_with_blocks(plan.limits(), key, now_us, cost, check.mode);
-        if check.mode == Mode::Refund {
-            let states = (&before[..], &self.states[..]);
-            self.notes.note_refund(plan.limits(), states, now_us);
-        }
-        let statuses = verdict.statuses(plan.limits(), cost);
-        let remaining = statuses.iter().map(|status| status.remaining);
-        (verdict.fits, remaining.collect())
+        (verdict.fits, remaining(&verdict, plan.limits()))
     }
+
+    /// Returns what remains after it.
+    fn refund(&mut self, given_back: &Refund, now_us: u64) -> Vec<u64> {
+        let limits = given_back.plan.limits();
+        let before = self.states.clone();
+        let mut after = refund(limits, &mut self.states, now_us, given_back.units).after;
+        after.tell_blocks(blocks_at(limits, &self.blocks, now_us));
+        let states = (&before[..], &self.states[..]);
+        self.notes.note_refund(limits, states, now_us);
+        remaining(&after, limits)
+    }
+}
+
+/// Units that each limit has left.
+fn remaining(verdict: &Verdict, limits: &[Limit]) -> Vec<u64> {
+    let statuses = verdict.statuses(limits, Cost::ONE);
+    statuses.iter().map(|status| status.remaining).collect()
 }
 
 fn random_call(random: &mut Random) -> HoldCall {
@@ -153,17 +164,18 @@ fn the_embedded_store_answers_as_the_maths_alone() {
             clock.set(now_us);
             let plan = random.pick(&plans);
             if random.below(5) == 0 && plan.concurrency().is_none() {
-                let mode = *random.pick(&[Mode::Charge, Mode::Charge, Mode::Refund]);
-                let check = check(plan, "key", (1 + random.below(3), mode));
+                let check = check(plan, "key", (1 + random.below(3), Mode::Charge));
+                if random.below(3) == 0 {
+                    let refund = refund_of(&check);
+                    let expected = alone.refund(&refund, now_us);
+                    let after = store.give_back(&refund).unwrap().after;
+                    assert_eq!(remaining(&after, &limits), expected, "{step}: {refund:?}");
+                    continue;
+                }
                 let expected = alone.decide(&check, now_us);
                 let verdict = store.decide(&check).unwrap();
-                let statuses = verdict.statuses(&limits, check.cost);
-                let remaining = statuses.iter().map(|status| status.remaining);
-                assert_eq!(
-                    (verdict.fits, remaining.collect()),
-                    expected,
-                    "{step}: {check:?}"
-                );
+                let found = (verdict.fits, remaining(&verdict, &limits));
+                assert_eq!(found, expected, "{step}: {check:?}");
                 continue;
             }
             let id = format!("id {}", random.below(8));

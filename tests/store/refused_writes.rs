@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::plan::{Algorithm, Plan};
-use tollgate::store::{
-    Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, StoreError, Verdict,
-};
+use tollgate::store::{Check, MemoryStore, RedisStore, Store, StoreDeadline, StoreError};
 
+use crate::support::asks::{Answer, Ask, ask_in_order};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::cluster::{Cluster, MASTERS};
@@ -77,27 +76,27 @@ impl Twins {
     }
 
     /// Asks both stores, while this is refused. What Redis answers with an error is not asked of the other.
-    async fn decide(
+    async fn ask(
         &mut self,
-        checks: &[Check],
+        asks: &[Ask],
         refusal: Option<&'static str>,
-    ) -> Vec<Result<Verdict, StoreError>> {
+    ) -> Vec<Result<Answer, StoreError>> {
         refusal
             .into_iter()
             .for_each(|what| refuse(&mut self.wire, what, true));
-        let answers = match checks {
-            [single] => vec![self.store.decide_one(single, PATIENCE).await],
-            several => self.store.decide_batch(several, PATIENCE).await,
+        let answers = match asks {
+            [single] => vec![single.by_store(&self.store, PATIENCE).await],
+            several => ask_in_order(&self.store, several, PATIENCE).await,
         };
         refusal
             .into_iter()
             .for_each(|what| refuse(&mut self.wire, what, false));
-        for (check, answer) in checks.iter().zip(&answers) {
+        for (ask, answer) in asks.iter().zip(&answers) {
             match answer {
-                Ok(verdict) => assert_eq!(
-                    *verdict,
-                    self.expected.decide(check).unwrap(),
-                    "{refusal:?}: {check:?}"
+                Ok(answer) => assert_eq!(
+                    *answer,
+                    ask.by_memory(&self.expected).unwrap(),
+                    "{refusal:?}: {ask:?}"
                 ),
                 Err(StoreError::Refused(_)) => {
                     *self
@@ -114,13 +113,13 @@ impl Twins {
 
 /// Whether a refund leaves no way back: its units are not in the list between two commands. A user who may not make the second has
 /// not charged a log either.
-fn is_one_way(check: &Check, refusal: &str) -> bool {
-    let has_log = check
-        .plan
+fn is_one_way(ask: &Ask, refusal: &str) -> bool {
+    let has_log = ask
+        .plan()
         .limits()
         .iter()
         .any(|limit| limit.algorithm() == LOG);
-    check.mode == Mode::Refund && has_log && refusal == "rpush"
+    ask.is_refund() && has_log && refusal == "rpush"
 }
 
 /// A random history of charges, refunds and peeks, one in two of them under a refusal; `groups` of several requests for one key
@@ -134,7 +133,7 @@ async fn history(plan: &Arc<Plan>, refusals: &[&'static str]) -> BTreeMap<&'stat
         .map(tollgate::plan::Limit::capacity)
         .min()
         .unwrap();
-    let beside = peek(plan, "beside", 1);
+    let beside = Ask::Decide(peek(plan, "beside", 1));
     for number in 0..REQUESTS {
         let key = random.pick(&["a", "b"]).to_string();
         // Never back: a refused charge may have dropped what no longer counts, which would then count again.
@@ -145,22 +144,21 @@ async fn history(plan: &Arc<Plan>, refusals: &[&'static str]) -> BTreeMap<&'stat
         };
         twins.clock.advance(random.below(longest));
         let one = |random: &mut Random| match random.below(8) {
-            0 => refund(plan, &key, 1 + random.below(most)),
-            1 => peek(plan, &key, 1),
-            _ => ask(plan, &key, 1 + random.below(most.min(3))),
+            0 => Ask::Refund(refund(plan, &key, 1 + random.below(most))),
+            1 => peek(plan, &key, 1).into(),
+            _ => ask(plan, &key, 1 + random.below(most.min(3))).into(),
         };
-        let mut checks: Vec<Check> = (0..*random.pick(&[1, 1, 1, 3]))
+        let mut asks: Vec<Ask> = (0..*random.pick(&[1, 1, 1, 3]))
             .map(|_| one(&mut random))
             .collect();
-        checks.push(beside.clone());
+        asks.push(beside.clone());
         let refusal = if number % 2 == 0 {
             None
         } else {
             Some(*random.pick(refusals))
         };
-        let refusal =
-            refusal.filter(|refusal| !checks.iter().any(|check| is_one_way(check, refusal)));
-        let answers = twins.decide(&checks, refusal).await;
+        let refusal = refusal.filter(|refusal| !asks.iter().any(|ask| is_one_way(ask, refusal)));
+        let answers = twins.ask(&asks, refusal).await;
         assert!(
             answers.last().unwrap().is_ok(),
             "another key notices: {answers:?}"
@@ -222,7 +220,7 @@ async fn fault_86_a_clamp_that_redis_refuses_loses_no_unit() {
             let mut twins = Twins::start();
             let plan = plan(vec![limit(9, MINUTE, LOG)]);
             for _ in 0..3 {
-                twins.decide(&[ask(&plan, "key", 3)], None).await;
+                twins.ask(&[ask(&plan, "key", 3).into()], None).await;
                 twins.clock.advance(2_000_000);
             }
             twins.clock.set(START_US + 6_000_000 - back);
@@ -264,7 +262,7 @@ async fn fault_86_a_window_whose_runs_were_merged_for_a_charge_that_redis_refuse
         twins.clock.advance(random.below(1_200_000));
         let refusal = (number % 2 == 1).then(|| *random.pick(&refusals));
         let cost = 1 + random.below(5);
-        drop(twins.decide(&[ask(&plan, "key", cost)], refusal).await);
+        drop(twins.ask(&[ask(&plan, "key", cost).into()], refusal).await);
     }
     println!("{:?}", twins.refused);
     assert!(
@@ -286,7 +284,6 @@ async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_o
     let expected = MemoryStore::new(1 << 30, Arc::new(clock.clone()));
     let hour = limit(100, 60 * MINUTE, FIXED);
     let log = limit(20, MINUTE, LOG);
-    let log_alone = plan(vec![log.clone()]);
     let both = plan(vec![hour, log]);
     let keys: Vec<String> = (0..12).map(|key| format!("key {key}")).collect();
     let all = |cost: u64| -> Vec<Check> { keys.iter().map(|key| ask(&both, key, cost)).collect() };
@@ -314,16 +311,6 @@ async fn fault_09_and_86_in_a_slot_that_moves_a_request_charges_all_its_limits_o
         // Nothing in the logs counts any more, so each begins anew; then some of it leaves, and it goes on.
         clock.advance(if round == 1 { 30_000_000 } else { 61_000_000 });
         agree(all(3)).await;
-    }
-    // The refund deletes the log, and the charge after it cannot make it again.
-    for key in &keys {
-        let checks = [refund(&log_alone, key, 20), ask(&both, key, 5)];
-        let answers = store.decide_batch(&checks, PATIENCE).await;
-        assert!(
-            answers[0].is_ok() && matches!(answers[1], Err(StoreError::Refused(_))),
-            "{answers:?}"
-        );
-        expected.decide(&checks[0]).unwrap();
     }
     moves.iter().for_each(|(slot, from, _)| {
         drop(cluster.nodes[*from].cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"]))

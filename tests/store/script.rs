@@ -9,6 +9,7 @@ use std::time::Duration;
 use tollgate::plan::{Algorithm, Plan};
 use tollgate::store::{Check, MemoryStore, RedisStore, Store, StoreDeadline};
 
+use crate::support::asks::{Ask, ask_in_order};
 use crate::support::clock::FakeClock;
 use crate::support::clocked_store::store_on;
 use crate::support::history::Random;
@@ -40,18 +41,18 @@ async fn decides_as_serially(plans: &[Arc<Plan>], keys: u64, batches: u64) {
                 .unwrap();
             let cost = 1 + random.below(most);
             match random.below(8) {
-                0 => peek(&plan, &key, cost),
-                1 => refund(&plan, &key, cost),
-                _ => ask(&plan, &key, cost),
+                0 => peek(&plan, &key, cost).into(),
+                1 => refund(&plan, &key, cost).into(),
+                _ => ask(&plan, &key, cost).into(),
             }
         };
-        let mut asks: Vec<Check> = (0..1_000).map(one).collect();
+        let mut asks: Vec<Ask> = (0..1_000).map(one).collect();
         if batch % 2 == 0 {
             // Each plan stands in a row of its own, all of one key.
-            asks.extend(plans.iter().map(|plan| ask(plan, "key 0", 1)));
+            asks.extend(plans.iter().map(|plan| Ask::Decide(ask(plan, "key 0", 1))));
         }
-        let from_redis = shared.decide_batch(&asks, PATIENCE).await;
-        let expected = serial.decide_batch(&asks, PATIENCE).await;
+        let from_redis = ask_in_order(&shared, &asks, PATIENCE).await;
+        let expected = ask_in_order(&serial, &asks, PATIENCE).await;
         for (index, (found, expected)) in from_redis.iter().zip(&expected).enumerate() {
             assert_eq!(
                 found, expected,
@@ -347,8 +348,8 @@ async fn common_requests_take_the_short_path() {
         "a limit more, several"
     );
     assert!(
-        needs_the_general_way(&times(&two, 1), &[refund(&two, "key", 1)]).await,
-        "a refund needs it; otherwise the test proves nothing"
+        needs_the_general_way(&times(&two, 1), &[charge(&two), charge(&more)]).await,
+        "two plans need it; otherwise the test proves nothing"
     );
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Check, RedisStore, Store, StoreDeadline};
+use tollgate::store::{Check, RedisStore, Refund, Store, StoreDeadline};
 
 use super::clock::FakeClock;
 use super::redis::Redis;
@@ -29,6 +29,13 @@ impl ClockedStore {
             store: store_on(&redis, &clock),
             redis,
             clock,
+        }
+    }
+
+    /// Makes refunds, one after another.
+    pub async fn refund(&self, refunds: &[Refund]) {
+        for refund in refunds {
+            self.store.refund(refund, PATIENCE).await.unwrap();
         }
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Anchor, Limit, Plan, Rule};
-use tollgate::store::{Check, Mode};
+use tollgate::store::{Check, Mode, Refund};
+
+use super::asks::refund_of;
 
 pub const FIXED: Algorithm = Algorithm::FixedWindow {
     anchor: Anchor::Clock,
@@ -130,9 +132,6 @@ pub fn peek(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
     }
 }
 
-pub fn refund(plan: &Arc<Plan>, key: &str, cost: u64) -> Check {
-    Check {
-        mode: Mode::Refund,
-        ..ask(plan, key, cost)
-    }
+pub fn refund(plan: &Arc<Plan>, key: &str, units: u64) -> Refund {
+    refund_of(&ask(plan, key, units))
 }

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Mode, Reading, State, Verdict, apply_charge, read_all, refund};
+use super::{Mode, Reading, State, Verdict, apply_charge, read_all};
 use crate::key::Cost;
 use crate::plan::Limit;
 
@@ -75,13 +75,9 @@ pub(super) fn decide_beside(
     (units, mode): (u64, Mode),
     others_fit: bool,
 ) -> Verdict {
-    let mut verdict = match mode {
-        Mode::Refund => refund(limits, states, now_us, units),
-        Mode::Charge | Mode::Peek => read_all(limits, states, now_us, units, mode),
-    };
+    let mut verdict = read_all(limits, states, now_us, units, mode);
     let mut told = blocks_at(limits, blocks, now_us);
-    let free = others_fit && told.iter().all(|block| block.left_us == 0);
-    verdict.fits &= mode == Mode::Refund || free;
+    verdict.fits &= others_fit && told.iter().all(|block| block.left_us == 0);
     if mode == Mode::Charge {
         apply_charge(limits, states, now_us, units, &mut verdict);
         for (index, limit) in limits.iter().enumerate() {

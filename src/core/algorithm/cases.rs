@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Mode, State, decide};
+use super::{Algorithm, Mode, State, decide, refund};
 use crate::decision::LimitStatus;
 use crate::key::Cost;
 use crate::plan::Limit;
@@ -18,7 +18,7 @@ pub(super) struct Case {
     cost: u64,
     remaining: u64,
     allowed: bool,
-    mode: Mode,
+    is_refund: bool,
     retry_after_us: Option<u64>,
     reset_after_us: Option<u64>,
 }
@@ -30,7 +30,7 @@ impl Case {
             cost,
             remaining,
             allowed: true,
-            mode: Mode::Charge,
+            is_refund: false,
             retry_after_us: None,
             reset_after_us: None,
         }
@@ -46,7 +46,7 @@ impl Case {
     /// A refund; `remaining` is the number after it.
     pub(super) fn refunded(now_us: u64, cost: u64, remaining: u64) -> Self {
         Self {
-            mode: Mode::Refund,
+            is_refund: true,
             ..Self::allowed(now_us, cost, remaining)
         }
     }
@@ -82,9 +82,13 @@ pub(super) fn check(limit: &Limit, cases: &[Case]) {
             Mode::Peek,
         );
         assert_eq!(states, before, "row {row}: a peek left a trace");
-        let verdict = decide(limits, &mut states, case.now_us, cost, case.mode);
+        let verdict = if case.is_refund {
+            refund(limits, &mut states, case.now_us, cost).after
+        } else {
+            decide(limits, &mut states, case.now_us, cost, Mode::Charge)
+        };
         assert_eq!(verdict.fits, case.allowed, "row {row}: {verdict:?}");
-        if case.mode == Mode::Charge {
+        if !case.is_refund {
             assert_eq!(peeked.fits, case.allowed, "row {row}: {peeked:?}");
         }
         let LimitStatus {

@@ -2,24 +2,22 @@
 
 use smallvec::SmallVec;
 
-use super::{Reading, Verdict, fixed_window, gcra, sliding_counter};
+use super::{GivenBack, Reading, Verdict, fixed_window, gcra, sliding_counter};
 use crate::decision::LimitStatus;
 use crate::key::Cost;
 use crate::plan::Limit;
 
-impl Verdict {
-    /// Units that each limit gave back. Valid for a refund only.
-    pub fn refunded(&self, limits: &[Limit]) -> SmallVec<[u64; 2]> {
-        let (after, before) = self
-            .readings
-            .split_at(limits.len().min(self.readings.len()));
-        before
-            .iter()
-            .zip(after)
+impl GivenBack {
+    /// Units that each limit gave back.
+    pub fn units(&self) -> SmallVec<[u64; 2]> {
+        let pairs = self.before.iter().zip(&self.after.readings);
+        pairs
             .map(|(before, after)| before.counted().saturating_sub(after.counted()))
             .collect()
     }
+}
 
+impl Verdict {
     /// The key's standing in each limit, as reported in the answer to `cost`.
     pub fn statuses(&self, limits: &[Limit], cost: Cost) -> SmallVec<[LimitStatus; 2]> {
         let mut statuses = SmallVec::<[LimitStatus; 2]>::new();

@@ -17,7 +17,7 @@
 
 use smallvec::SmallVec;
 
-use super::{State, Verdict, give_back};
+use super::{GivenBack, State, Verdict, give_back};
 use crate::algorithm::Reading;
 use crate::plan::Limit;
 
@@ -44,14 +44,13 @@ pub fn undo_instants(
 }
 
 /// Undoes a charge of `cost` that fitted every limit. `instants` are those of [`undo_instants`]; a limit without one keeps its units.
-/// Returns what a refund does: a reading for each limit after it, then one for each from before.
 pub fn undo(
     limits: &[Limit],
     states: &mut [State],
     now_us: u64,
     cost: u64,
     instants: &[u64],
-) -> Verdict {
+) -> GivenBack {
     let mut instants = instants.iter();
     give_back(limits, states, now_us, |limit, state| {
         if let Some(instant_us) = instants.next() {
@@ -152,8 +151,7 @@ mod tests {
             let limits = std::slice::from_ref(&self.limit);
             let now_us = self.now_us;
             let instants = &trial.instants;
-            let verdict = undo(limits, &mut self.states, now_us, trial.cost, instants);
-            verdict.refunded(limits)[0]
+            undo(limits, &mut self.states, now_us, trial.cost, instants).units()[0]
         }
 
         fn reading(&mut self) -> Reading {

@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, within_deadline};
-use super::store_call::candidate_check;
 use super::{FoundBy, Limiter, PlanSnapshot};
-use tollgate_core::algorithm::{Algorithm, Mode};
+use tollgate_core::algorithm::Algorithm;
 use tollgate_core::decision::LimitStatus;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::envoy::LimitOverride;
 use tollgate_core::plan::{Limit, Plan, QUOTA_MAX, Rule, UnknownPlan};
-use tollgate_store::{Check, Store, StoreDeadline, StoreError, Subject};
+use tollgate_store::{GivenBack, Refund, Store, StoreDeadline, StoreError, Subject};
 
 /// Longest that one of these waits for the store, unless decisions may wait longer. No request waits behind it. After a call
 /// without an answer it is unknown whether the call was carried out, so waiting longer is better.
@@ -79,31 +80,34 @@ impl<S: Store> Limiter<S> {
         let plan = counting(plan)?.clone();
         // No limit counts more than this.
         let cost = Cost::new(cost.units().min(QUOTA_MAX)).unwrap_or(cost);
-        let check = Check {
+        let refund = Refund {
             key,
             plan,
-            cost,
-            mode: Mode::Refund,
+            units: cost,
         };
         let deadline = self.admin_deadline();
-        let started = self.common.clock.monotonic();
-        let verdict =
-            within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
-        self.forget_denials(&check.plan.counts_as, &check.key);
-        // Given back by the candidate too, if it was by the plan. Only a comparison suffers where that fails.
-        if let (Ok(Ok(_)), Some(check)) = (&verdict, candidate_check(&check)) {
-            let caller = self.left_of(caller, started);
-            let _ =
-                within_deadline(caller, deadline, self.store.decide_one(&check, deadline)).await;
-        }
-        let verdict = verdict??;
-        let limits = check.plan.limits();
-        let limits = verdict
-            .statuses(limits, Cost::ONE)
-            .into_iter()
-            .zip(verdict.refunded(limits))
-            .collect();
+        let given_back = within_deadline(caller, deadline, self.give_back(&refund, deadline)).await;
+        self.forget_denials(&refund.plan.counts_as, &refund.key);
+        let given_back = given_back??;
+        let statuses = given_back.after.statuses(refund.plan.limits(), Cost::ONE);
+        let limits = statuses.into_iter().zip(given_back.units()).collect();
         Ok(Refunded { limits })
+    }
+
+    /// Gives units back under a plan, and under its candidate, which shares no state with it: only a comparison suffers where that
+    /// fails. The caller then drops the remembered denials of the key.
+    pub(super) async fn give_back(
+        &self,
+        refund: &Refund,
+        deadline: StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        let by_candidate = refund.plan.candidate.clone().map(|plan| Refund {
+            plan,
+            ..refund.clone()
+        });
+        let refunds = std::iter::once(refund).chain(&by_candidate);
+        let mut answers = join_all(refunds.map(|refund| self.store.refund(refund, deadline))).await;
+        answers.swap_remove(0)
     }
 
     /// Forgets the usage of a key under all plans that share this plan's `counts_as`, or that of the plan which an override puts in

@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod joint;
+mod refund;
+
+use futures_util::future::join;
 
 use super::holds::needs_no_reserve;
 use super::joint::TOO_LATE;
 use super::metrics::WorkerPlans;
-use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal};
+use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal, note};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::REQUESTS_MAX;
@@ -22,7 +25,7 @@ use tollgate_core::plan::envoy::{
     DenialBody, Domain, Entry, LimitOverride, UnknownDomain, Unmatched, key_of_all,
 };
 use tollgate_core::plan::{Plan, QUOTA_MAX};
-use tollgate_store::{Check, Store};
+use tollgate_store::{Check, Refund, Store};
 
 /// One descriptor to decide.
 #[derive(Debug, Clone)]
@@ -137,6 +140,8 @@ struct FoundDescriptor {
 enum DescriptorState {
     /// The plan is to be asked this.
     Check(Check),
+    /// Units are to be given back to the plan.
+    Refund(Refund),
     /// No plan decides it.
     Unmatched,
     /// The store has to decide the check at this index.
@@ -200,7 +205,7 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Decides each descriptor by itself, in one store call.
+    /// Decides each descriptor by itself: all that ask in one store call, and at the same time those that give units back.
     async fn decide_each(
         &self,
         place: DecidingDomain<'_>,
@@ -208,11 +213,15 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Vec<DescriptorDecision>, Refusal> {
         let started_at = self.call_start();
         let mut checks = Vec::with_capacity(found.len());
-        for found in &mut found {
-            let DescriptorState::Check(check) =
-                std::mem::replace(&mut found.state, DescriptorState::Unmatched)
-            else {
-                continue;
+        let mut refunds = Vec::new();
+        for (index, found) in found.iter_mut().enumerate() {
+            let check = match std::mem::replace(&mut found.state, DescriptorState::Unmatched) {
+                DescriptorState::Check(check) => check,
+                DescriptorState::Refund(refund) => {
+                    refunds.push((index, refund));
+                    continue;
+                }
+                _ => continue,
             };
             let plans = found.counted_in(place);
             found.state = match self.decide_without_store(plans, &check, started_at) {
@@ -223,9 +232,14 @@ impl<S: Store> Limiter<S> {
                 }
             };
         }
-        if !checks.is_empty() {
-            self.decide_pending(place, &mut found, (&checks, started_at))
-                .await?;
+        let (given_back, decided) = join(
+            self.refund_all(place, &refunds),
+            self.decide_pending(place, &mut found, (&checks, started_at)),
+        )
+        .await;
+        decided?;
+        for (index, decision) in given_back? {
+            found[index].decide(decision);
         }
         let decided = found.into_iter().map(|found| self.finish(place, found));
         Ok(decided.collect())
@@ -239,6 +253,9 @@ impl<S: Store> Limiter<S> {
         found: &mut [FoundDescriptor],
         (checks, started_at): (&[Check], Option<Instant>),
     ) -> Result<(), Refusal> {
+        if checks.is_empty() {
+            return Ok(());
+        }
         let waiting = self.count_waiting(started_at, checks.len());
         let mut answers = Box::pin(self.ask(checks, place.limit)).await;
         let took = self.record_call_time(started_at);
@@ -263,9 +280,6 @@ impl<S: Store> Limiter<S> {
                     decision
                 }
             };
-            if check.mode == Mode::Refund {
-                self.forget_denials(&check.plan.counts_as, &check.key);
-            }
             found.state = DescriptorState::Decided(decision);
         }
         Ok(())
@@ -278,6 +292,7 @@ impl<S: Store> Limiter<S> {
             // Nothing else is left of those that no plan decides.
             DescriptorState::Unmatched
             | DescriptorState::Check(_)
+            | DescriptorState::Refund(_)
             | DescriptorState::Pending(_) => place.unmatched(),
         };
         if found.refunds {
@@ -319,19 +334,9 @@ impl DecidingDomain<'_> {
         };
         let (plan_index, plan, found_by) =
             plan_for(self.worker_plans, of_config, (&key, limit_override));
-        let mode = match units {
-            0 => Mode::Peek,
-            _ if refunds => Mode::Refund,
-            _ => Mode::Charge,
-        };
         let state = match &plan {
             None => DescriptorState::Unmatched,
-            Some(plan) => DescriptorState::Check(Check {
-                key,
-                plan: plan.clone(),
-                cost: cost(units, mode),
-                mode,
-            }),
+            Some(plan) => asked_of(plan.clone(), key, units, refunds),
         };
         FoundDescriptor {
             plan,
@@ -369,6 +374,14 @@ impl<S> Limiter<S> {
 }
 
 impl FoundDescriptor {
+    /// Takes the decision on what was given back.
+    fn decide(&mut self, mut decision: Decision) {
+        if let (Some(plan), Some(_)) = (&self.plan, self.plan_index) {
+            note(self.found_by, plan, &mut decision);
+        }
+        self.state = DescriptorState::Decided(decision);
+    }
+
     fn counted_in<'a>(&self, place: DecidingDomain<'a>) -> CountedPlan<'a> {
         CountedPlan {
             worker_plans: place.worker_plans,
@@ -395,15 +408,19 @@ fn plan_for(
     (index, plan.cloned(), found_by)
 }
 
-/// The cost of so many units. To ask without taking is to ask whether one could be taken.
-fn cost(units: u64, mode: Mode) -> Cost {
+/// What a plan is asked for so many units. To ask without taking is to ask whether one could be taken.
+fn asked_of(plan: Arc<Plan>, key: Key, units: u64, refunds: bool) -> DescriptorState {
     // No limit counts more than this, so no more can be given back.
-    let units = if mode == Mode::Refund {
-        units.min(QUOTA_MAX)
-    } else {
-        units
-    };
-    Cost::new(units).unwrap_or(Cost::ONE)
+    let most = if refunds { QUOTA_MAX } else { u64::MAX };
+    match Cost::new(units.min(most)) {
+        Ok(units) if refunds => DescriptorState::Refund(Refund { key, plan, units }),
+        cost => DescriptorState::Check(Check {
+            key,
+            plan,
+            cost: cost.unwrap_or(Cost::ONE),
+            mode: if units == 0 { Mode::Peek } else { Mode::Charge },
+        }),
+    }
 }
 
 #[cfg(test)]

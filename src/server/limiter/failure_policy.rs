@@ -31,10 +31,6 @@ impl<S> Limiter<S> {
         check: &Check,
         error: &StoreError,
     ) -> Decision {
-        // It takes nothing, so there is nothing to enforce.
-        if check.mode == Mode::Refund {
-            return fail_open();
-        }
         uncounted_answer(&check.plan, error).unwrap_or_else(|| self.answer_locally(snapshot, check))
     }
 

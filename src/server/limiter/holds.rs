@@ -412,7 +412,7 @@ impl<S: Store> Limiter<S> {
     /// What a plan without limits answers to a peek.
     fn without_limits(&self, found: &Found) -> Decision {
         let plan = &found.check.plan;
-        let by_plan = super::without_state(plan, Cost::ONE, Mode::Peek);
+        let by_plan = super::without_state(plan, Cost::ONE);
         let mut decision = by_plan.unwrap_or_else(super::fail_open);
         super::note(found.found_by, plan, &mut decision);
         decision

@@ -374,7 +374,7 @@ impl PlannedRequest {
         let known: Vec<Option<Decision>> = sums_without_shadow(&checks)
             .into_iter()
             .zip(&checks)
-            .map(|(cost, check)| without_state(&check.plan, cost, check.mode))
+            .map(|(cost, check)| without_state(&check.plan, cost))
             .collect();
         let part = |((plan_index, found_by, check), known)| Self {
             plan_index,

@@ -149,8 +149,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Counts a decision by the plan of `counters`. A peek is counted as a peek only, and a refund not at all, since neither is
-    /// a decision.
+    /// Counts a decision by the plan of `counters`. A peek is counted as a peek only, since it is not a decision.
     pub(super) fn decided(
         &self,
         counters: PlanCounters<'_>,
@@ -171,7 +170,6 @@ impl Metrics {
                 self.durations.record(took);
             }
             Mode::Peek => self.count(LimiterCounter::Peeks, 1),
-            Mode::Refund => {}
         }
     }
 

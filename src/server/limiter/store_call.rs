@@ -179,19 +179,12 @@ pub(super) fn candidate_check(check: &Check) -> Option<Check> {
     })
 }
 
-/// Whether the plan's candidate decides this check too: a charge of a cost that fits its capacities, or a refund. A peek takes
-/// nothing, so there is nothing to compare.
+/// Whether the plan's candidate decides this check too: a charge of a cost that fits its capacities. A peek takes nothing, so
+/// there is nothing to compare.
 fn is_shown_to_candidate(check: &Check) -> bool {
-    let fits = |plan: &tollgate_core::plan::Plan| plan.never_fits(check.cost).is_none();
-    check
-        .plan
-        .candidate
-        .as_deref()
-        .is_some_and(|plan| match check.mode {
-            Mode::Charge => fits(plan),
-            Mode::Refund => true,
-            Mode::Peek => false,
-        })
+    let candidate = check.plan.candidate.as_deref();
+    check.mode == Mode::Charge
+        && candidate.is_some_and(|plan| plan.never_fits(check.cost).is_none())
 }
 
 fn took_its_deadline(answer: &Result<Verdict, StoreError>) -> bool {

@@ -1,19 +1,17 @@
 //! Decisions for which no state was read: by the plan alone, and statuses of limits that were not asked.
 
-use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, LimitStatus, Outcome};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::{Plan, Rule};
 
-/// What a plan decides alone: where it has no limits, or the cost never fits. A refund is known only where nothing is counted.
+/// What a plan decides alone: where it has no limits, or the cost never fits.
 #[inline]
-pub(super) fn without_state(plan: &Plan, cost: Cost, mode: Mode) -> Option<Decision> {
+pub(super) fn without_state(plan: &Plan, cost: Cost) -> Option<Decision> {
     let by_plan = |outcome| Decision::uncounted(outcome, DecidedBy::Plan, None);
-    let decision = match (&plan.rule, mode) {
-        (Rule::Unlimited, _) | (Rule::Blocked, Mode::Refund) => by_plan(Outcome::Allowed),
-        (Rule::Blocked, _) => by_plan(Outcome::Denied),
-        (Rule::Limits(_), Mode::Refund) => return None,
-        (Rule::Limits(_), _) => {
+    let decision = match &plan.rule {
+        Rule::Unlimited => by_plan(Outcome::Allowed),
+        Rule::Blocked => by_plan(Outcome::Denied),
+        Rule::Limits(_) => {
             let status = untouched(plan, plan.never_fits(cost)?);
             Decision::uncounted(Outcome::NeverFits, DecidedBy::Plan, Some(status))
         }

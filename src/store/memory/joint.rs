@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::entry::Name;
 use super::shard::{HashedName, Shard};
 use super::{MemoryStore, group_of, too_long};
-use crate::{Check, StoreError, adds_up, all_fit, has_charges};
+use crate::{Check, Refund, StoreError, adds_up, all_fit, has_charges};
 use tollgate_core::algorithm::{BlockReading, Mode, Verdict, begins_block};
 use tollgate_core::joint::{REQUESTS_MAX, Sums};
 use tollgate_core::key::Cost;
@@ -216,12 +216,14 @@ impl JointEntries<'_> {
     fn give_back(&mut self, charged: &[Check], tested: &[Verdict]) {
         for (index, check) in charged.iter().enumerate().rev() {
             if tested[index].fits && check.mode == Mode::Charge {
-                let refund = Check {
-                    mode: Mode::Refund,
-                    ..check.clone()
+                let refund = Refund {
+                    key: check.key.clone(),
+                    plan: check.plan.clone(),
+                    units: check.cost,
                 };
-                // A refund needs no room, so it does not fail.
-                let _ = self.decide(index, &refund);
+                self.with_shard(index, |shard, name, now_us| {
+                    shard.refund(name, &refund, now_us)
+                });
             }
         }
     }

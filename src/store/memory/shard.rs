@@ -15,9 +15,9 @@ use super::checked_out::{CheckedOut, STATES, StateLocation};
 use super::entry::{EntryView, Name, Record, Stored, overwrite};
 use super::places::{Logs, NotePlaces};
 use super::timing_wheel::TimingWheel;
-use crate::{Check, StoreError};
+use crate::{Check, Refund, StoreError};
 use tollgate_core::algorithm::holds::Notes;
-use tollgate_core::algorithm::{self, Mode, State, Verdict};
+use tollgate_core::algorithm::{self, GivenBack, Mode, State, Verdict, blocks_at};
 use tollgate_core::key::Cost;
 use tollgate_core::plan::Limit;
 
@@ -109,7 +109,7 @@ impl Shard {
             Ok(())
         };
         let has_blocks = check.plan.has_blocks();
-        let beside_holds = (check.plan.releases_holds() || check.mode == Mode::Refund).then(|| {
+        let beside_holds = check.plan.releases_holds().then(|| {
             let tested = (call, check.cost.units());
             self.before_beside_holds(found, tested, &mut checked_out.states)
         });
@@ -180,6 +180,31 @@ impl Shard {
             self.check_in(handle, &mut checked_out);
         }
         verdict
+    }
+
+    /// Gives units back. What is given back to buckets is noted where there are holds.
+    pub(super) fn refund(
+        &mut self,
+        HashedName { name, hash }: HashedName<'_>,
+        refund: &Refund,
+        now_us: u64,
+    ) -> GivenBack {
+        let limits = refund.plan.limits();
+        let found = self.find(name, hash);
+        let mut checked_out = self.check_out(found, limits);
+        let notes = found.and_then(|handle| self.entry(handle).holds());
+        let before = notes.map(|notes| (notes, checked_out.states.clone()));
+        let states = &mut checked_out.states;
+        let mut given_back = algorithm::refund(limits, states, now_us, refund.units);
+        if let Some((notes, before)) = before {
+            self.note_refund(notes, limits, (&before, states), now_us);
+        }
+        let told = blocks_at(limits, &self.blocks_of(found, limits), now_us);
+        given_back.after.tell_blocks(told);
+        if let Some(handle) = found {
+            self.check_in(handle, &mut checked_out);
+        }
+        given_back
     }
 
     /// Drops an entry, live or not. Returns whether there was one.

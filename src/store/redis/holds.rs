@@ -1,24 +1,24 @@
-//! Calls with an id and calls about holds: by a script of their own, in batches of their own.
+//! Calls with an id, calls about holds, and refunds: by a script of their own, in batches of their own.
 //!
 //! A request without an id meets holds only under a plan that gives the units of expired holds back, and only where it would be
 //! denied. So it is decided as ever first, and once more beside the holds if that denies it. A plan with blocks is asked beside the
-//! holds at once, since a denial would begin a block. A refund is noted for the holds of a bucket.
+//! holds at once, since a denial would begin a block. A refund is here because it is noted for the holds of a bucket.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::batcher::Answer;
-use super::batcher::call::{HoldAnswer, ScriptRequest};
+use super::batcher::call::{HoldAnswer, HoldAsk, ScriptRequest};
+use super::batcher::{Answer, ScriptTransport};
 use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
-use crate::{Check, HoldCheck, JointFailure, LeaseCheck, StoreError, adds_up, has_charges};
+use crate::{Check, HoldCheck, JointFailure, LeaseCheck, Refund, StoreError, adds_up, has_charges};
 use tollgate_core::algorithm::holds::{
     EndedHolds, HoldCall, HoldVerdict, IfUnknown, LeaseVerdict, NoteFigures,
 };
-use tollgate_core::algorithm::{Algorithm, Mode, Verdict};
+use tollgate_core::algorithm::{GivenBack, Mode, Verdict};
 use tollgate_core::joint::Sums;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Limit, Plan, QUOTA_MAX};
@@ -32,28 +32,12 @@ fn denied<'a>(checks: &'a [Check], verdicts: &'a [Verdict]) -> impl Iterator<Ite
 
 /// Whether holds may concern a request without an id.
 pub(super) fn concern(check: &Check) -> bool {
-    match check.mode {
-        Mode::Refund => {
-            let mut limits = check.plan.limits().iter();
-            limits.any(|limit| matches!(limit.algorithm(), Algorithm::TokenBucket { .. }))
-        }
-        Mode::Charge | Mode::Peek => check.plan.releases_holds(),
-    }
+    check.plan.releases_holds()
 }
 
 /// Whether it is decided beside the holds at once.
 fn is_beside(check: &Check) -> bool {
-    concern(check) && (check.mode == Mode::Refund || check.plan.has_blocks())
-}
-
-/// Whether it is decided in the order of its batch.
-fn is_in_order(check: &Check) -> bool {
-    check.mode == Mode::Refund || !is_beside(check)
-}
-
-/// Whether holds may concern a request of a batch.
-pub(super) fn concern_in_batch(check: &Check) -> bool {
-    check.mode != Mode::Refund && concern(check)
+    concern(check) && check.plan.has_blocks()
 }
 
 /// The error for a reply that has no answer to the request.
@@ -101,6 +85,18 @@ impl RedisStore {
         }
     }
 
+    pub(super) async fn give_back(
+        &self,
+        refund: &Refund,
+        deadline: Duration,
+    ) -> Result<GivenBack, StoreError> {
+        let request = |until| ScriptRequest::for_refund(refund, &self.key_prefix, until);
+        match self.ask(request, deadline).await? {
+            HoldAnswer::GivenBack(given_back) => Ok(*given_back),
+            _ => no_answer(),
+        }
+    }
+
     /// Decides a request without an id that holds may concern.
     pub(super) async fn decide_beside_holds(&self, check: &Check, deadline: Duration) -> Answer {
         let until = monotonic() + deadline;
@@ -115,8 +111,7 @@ impl RedisStore {
         self.decide_after_ends(check, deadline).await
     }
 
-    /// The same for a batch: first those that holds do not concern at once, in their order, and then the others. A refund in a batch is
-    /// not noted for holds, since it has its place in that order.
+    /// The same for a batch: first those that holds do not concern at once, in their order, and then the others.
     pub(super) async fn decide_batch_beside_holds(
         &self,
         checks: &[Check],
@@ -125,12 +120,12 @@ impl RedisStore {
         let until = monotonic() + deadline;
         let plain: Vec<Check> = checks
             .iter()
-            .filter(|check| is_in_order(check))
+            .filter(|check| !is_beside(check))
             .cloned()
             .collect();
         let mut decided = self.decide_all_plainly(&plain, deadline).await.into_iter();
         let answers = checks.iter().map(|check| {
-            let answer = is_in_order(check).then(|| decided.next()).flatten();
+            let answer = (!is_beside(check)).then(|| decided.next()).flatten();
             async move {
                 match answer {
                     Some(Ok(verdict)) if verdict.fits || !concern(check) => Ok(verdict),
@@ -283,14 +278,17 @@ impl RedisStore {
 }
 
 impl RedisNode {
-    /// Asks a request with an id, or about holds. A refund goes without the batcher: its deadline may be far longer.
+    /// Asks a request with an id, or about holds. A refund with a longer deadline than others goes without the batcher: their decisions
+    /// must not wait for it.
     pub(super) async fn ask(
         &self,
         request: ScriptRequest,
         deadline: Duration,
         follower: impl FnOnce() -> Option<RedirectFollower>,
     ) -> Result<HoldAnswer, StoreError> {
-        if request.mode == Mode::Refund {
+        let hold = request.hold.as_ref();
+        let is_refund = hold.is_some_and(|hold| matches!(hold.ask, HoldAsk::Refund));
+        if is_refund && deadline > self.manager.deadline() {
             let called = self.call_unbatched(request, deadline, follower());
             let (call, reply) = Box::pin(called).await?;
             let answers = call.hold_answers(reply.as_bytes().unwrap_or_default());

@@ -11,7 +11,7 @@ use super::batcher::{Answer, Answers, Batcher, JointNote, ScriptTransport};
 use super::cluster::RedirectFollower;
 use super::connection::CallError;
 use super::connection::manager::ConnectionManager;
-use super::{holds, script_codec};
+use super::script_codec;
 use crate::StoreError;
 use tollgate_core::algorithm::Verdict;
 
@@ -51,20 +51,8 @@ impl RedisNode {
             .unwrap_or_else(|_| Err(lost_call()))
     }
 
-    /// Decides a request without the batcher, by its own deadline; `deadline` is how long that is. It may be far longer than that
-    /// of others, whose decisions must not wait for it.
-    pub(super) async fn decide_unbatched(
-        &self,
-        request: ScriptRequest,
-        deadline: Duration,
-        follower: Option<RedirectFollower>,
-    ) -> Answer {
-        let (call, reply) = self.call_unbatched(request, deadline, follower).await?;
-        let answers = call.answers(reply.as_bytes().unwrap_or_default());
-        answers.into_iter().next().unwrap_or_else(holds::no_answer)
-    }
-
-    /// The call of one request, and its reply; see [`Self::decide_unbatched`].
+    /// Makes a call of one request without the batcher, by its own deadline; `deadline` is how long that is. Returns the call and its
+    /// reply.
     pub(super) async fn call_unbatched(
         &self,
         request: ScriptRequest,

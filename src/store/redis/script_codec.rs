@@ -171,7 +171,6 @@ fn mode_number(mode: Mode) -> u8 {
     match mode {
         Mode::Peek => 0,
         Mode::Charge => 1,
-        Mode::Refund => 2,
     }
 }
 
@@ -285,11 +284,8 @@ pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdic
     // Its size is known, which collecting options would not use.
     let mut answers = Vec::with_capacity(call.len());
     for request in call.requests() {
-        answers.push(parse_answer(
-            &mut rest,
-            &call.plans[request.plan_index],
-            request.mode,
-        )?);
+        let plan = &call.plans[request.plan_index];
+        answers.push(parse_answer(&mut rest, plan)?);
     }
     rest.is_empty().then_some(answers)
 }
@@ -322,11 +318,7 @@ pub(super) fn parse_store_time(reply: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, 0]))
 }
 
-fn parse_answer(
-    rest: &mut &[u8],
-    plan: &CallPlan,
-    mode: Mode,
-) -> Option<Result<Verdict, StoreError>> {
+fn parse_answer(rest: &mut &[u8], plan: &CallPlan) -> Option<Result<Verdict, StoreError>> {
     let (fits, tells_blocks) = match rest.split_off_first()? {
         b'1' => (true, false),
         b'0' => (false, false),
@@ -335,24 +327,9 @@ fn parse_answer(
         b'E' => return parse_refusal(rest).map(Err),
         _ => return None,
     };
-    let limits = plan.plan.limits();
-    let sets = if mode == Mode::Refund { 2 } else { 1 };
-    let mut readings = SmallVec::from_elem(
-        Reading::Window {
-            count: 0,
-            ends_in_us: 0,
-        },
-        sets * limits.len(),
-    );
-    for set in 0..sets {
-        // The script sends them in its own order of limits; the result is in the plan's order.
-        for index in &plan.order {
-            readings[set * limits.len() + index] = parse_reading(rest, &limits[*index])?;
-        }
-    }
     let mut verdict = Verdict {
         fits,
-        readings,
+        readings: parse_readings(rest, plan)?,
         blocks: None,
         release_in_us: 0,
     };
@@ -360,6 +337,21 @@ fn parse_answer(
         verdict.tell_blocks(parse_blocks(rest, plan)?);
     }
     Some(Ok(verdict))
+}
+
+/// A reading of each limit. The script sends them in its own order of limits; the result is in the plan's order.
+#[inline(always)]
+fn parse_readings(rest: &mut &[u8], plan: &CallPlan) -> Option<SmallVec<[Reading; 2]>> {
+    let limits = plan.plan.limits();
+    let unread = Reading::Window {
+        count: 0,
+        ends_in_us: 0,
+    };
+    let mut readings = SmallVec::from_elem(unread, limits.len());
+    for index in &plan.order {
+        readings[*index] = parse_reading(rest, &limits[*index])?;
+    }
+    Some(readings)
 }
 
 /// What is told of the blocks, in the plan's order of limits. A block never lasts for longer than one may.

@@ -7,13 +7,18 @@ use std::time::Duration;
 use tollgate::algorithm::Reading;
 use tollgate::key::Key;
 use tollgate::plan::{Calendar, CalendarUnit, Limit, Plan, Zone};
-use tollgate::store::{Check, MemoryStore, Mode, RedisStore, Store, StoreDeadline, Verdict};
+use tollgate::store::{
+    Check, GivenBack, MemoryStore, Mode, RedisStore, Store, StoreDeadline, Verdict,
+};
 
 use super::edges::{YEARS, days, edges_of};
+use crate::support::asks::{Answer, Ask, ask_in_order};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::clocked_store::store_on;
 use crate::support::history::Random;
-use crate::support::plans::{ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, plan};
+use crate::support::plans::{
+    ANCHORED, BUCKET, COUNTER, FIXED, LOG, WINDOW, ask, limit, peek, plan, refund,
+};
 use crate::support::preload::Shift;
 use crate::support::redis::Redis;
 
@@ -87,28 +92,25 @@ fn next_time(now_us: u64, random: &mut Random) -> u64 {
     }
 }
 
-fn random_ask(random: &mut Random, plan: &Arc<Plan>) -> Check {
+fn random_ask(random: &mut Random, plan: &Arc<Plan>) -> Ask {
     let most = plan.limits().iter().map(Limit::capacity).min().unwrap();
     let cost = match random.below(6) {
         0 => most,
         1 => 1 + random.below(most),
         _ => most.div_ceil(4),
     };
-    let mode = match random.below(20) {
-        0..=1 => Mode::Peek,
-        2..=5 => Mode::Refund,
-        _ => Mode::Charge,
-    };
-    Check {
-        mode,
-        ..ask(plan, &format!("key {}", random.below(KEYS)), cost)
+    let key = format!("key {}", random.below(KEYS));
+    match random.below(20) {
+        0..=1 => peek(plan, &key, cost).into(),
+        2..=5 => refund(plan, &key, cost).into(),
+        _ => ask(plan, &key, cost).into(),
     }
 }
 
-fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> Vec<Check> {
+fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> Vec<Ask> {
     let count = 1 + random.below(16) as usize;
     let mixed = random.below(4) == 0;
-    let asks: Vec<Check> = (0..count)
+    let asks: Vec<Ask> = (0..count)
         .map(|_| {
             let plan = if mixed { random.pick(plans) } else { plan };
             random_ask(random, plan)
@@ -119,10 +121,7 @@ fn random_batch(random: &mut Random, plans: &[Arc<Plan>], plan: &Arc<Plan>) -> V
     }
     // Equal requests for different keys, which the script decides faster.
     (0..count)
-        .map(|key| Check {
-            key: Key::new(format!("key {key}")).unwrap(),
-            ..asks[0].clone()
-        })
+        .map(|key| asks[0].clone().with_key(&format!("key {key}")))
         .collect()
 }
 
@@ -132,9 +131,10 @@ fn random_joint(random: &mut Random, plans: &[Arc<Plan>]) -> Vec<Check> {
     (0..2 + random.below(3))
         .map(|_| {
             let plan = random.pick(plans);
+            let asked = random_ask(random, plan);
             Check {
                 mode,
-                ..random_ask(random, plan)
+                ..ask(plan, asked.key().as_str(), asked.cost().units())
             }
         })
         .collect()
@@ -168,8 +168,8 @@ async fn calendar_windows_decide_alike_in_both_stores() {
             continue;
         }
         let asks = random_batch(&mut random, &plans, plan);
-        let from_redis = shared.decide_batch(&asks, PATIENCE).await;
-        let from_memory = embedded.decide_batch(&asks, PATIENCE).await;
+        let from_redis = ask_in_order(&shared, &asks, PATIENCE).await;
+        let from_memory = ask_in_order(&embedded, &asks, PATIENCE).await;
         for (index, (lua, rust)) in from_redis.iter().zip(&from_memory).enumerate() {
             assert_eq!(
                 lua,
@@ -178,8 +178,8 @@ async fn calendar_windows_decide_alike_in_both_stores() {
                 decisions + index,
                 asks[index]
             );
-            let fits = rust.as_ref().is_ok_and(|verdict| verdict.fits);
-            allowed += usize::from(asks[index].mode != Mode::Refund && fits);
+            let fits = rust.as_ref().is_ok_and(Answer::fits);
+            allowed += usize::from(!asks[index].is_refund() && fits);
         }
         decisions += asks.len();
     }
@@ -206,8 +206,8 @@ async fn a_calendar_window_beside_a_log_decides_alike_in_both_stores() {
         now_us = next_time(now_us, &mut random).max(START_US + 500 * DAY_US);
         clock.set(now_us);
         let asks = random_batch(&mut random, &plans, &plans[0]);
-        let lua = shared.decide_batch(&asks, PATIENCE).await;
-        let rust = embedded.decide_batch(&asks, PATIENCE).await;
+        let lua = ask_in_order(&shared, &asks, PATIENCE).await;
+        let rust = ask_in_order(&embedded, &asks, PATIENCE).await;
         assert_eq!(lua, rust, "decision {decision}, at {now_us}: {asks:?}");
     }
 }
@@ -222,11 +222,11 @@ struct Count {
 
 impl Count {
     /// What a request must be told, if no request before it had a later time.
-    fn decide(&mut self, check: &Check, now_us: u64) -> (bool, Vec<Reading>) {
+    fn answer(&mut self, ask: &Ask, now_us: u64) -> Answer {
         let next = self.edges.partition_point(|edge| *edge <= now_us);
         let start_us = self.edges[next - 1];
         let end_us = self.edges[next];
-        let charged = self.charged.entry(check.key.clone()).or_default();
+        let charged = self.charged.entry(ask.key().clone()).or_default();
         charged.retain(|(at_us, _)| *at_us >= start_us);
         let used = |charged: &[(u64, u64)]| charged.iter().map(|(_, units)| units).sum::<u64>();
         let reading = |charged: &[(u64, u64)]| Reading::Calendar {
@@ -234,19 +234,26 @@ impl Count {
             ends_in_us: end_us - now_us,
             window_us: end_us - start_us,
         };
-        let before = reading(charged);
-        let cost = check.cost.units();
-        if check.mode == Mode::Refund {
+        let verdict = |fits, reading: Reading| Verdict {
+            fits,
+            readings: [reading].into_iter().collect(),
+            blocks: None,
+            release_in_us: 0,
+        };
+        let cost = ask.cost().units();
+        if ask.is_refund() {
+            let before = [reading(charged)].into_iter().collect();
             let left = used(charged).saturating_sub(cost);
             charged.clear();
             charged.push((now_us, left));
-            return (true, vec![reading(charged), before]);
+            let after = verdict(true, reading(charged));
+            return Answer::GivenBack(GivenBack { before, after });
         }
         let fits = used(charged) + cost <= self.quota;
-        if fits && check.mode == Mode::Charge {
+        if fits && ask.is_charge() {
             charged.push((now_us, cost));
         }
-        (fits, vec![reading(charged)])
+        Answer::Decided(verdict(fits, reading(charged)))
     }
 }
 
@@ -261,24 +268,17 @@ struct Stores<'a> {
 impl Stores<'_> {
     /// Decides requests at a time, or at the last one if that is later, and compares each field with the count. Returns how many
     /// charges were allowed.
-    async fn compare(&mut self, asks: &[Check], at_us: u64, count: &mut Count) -> usize {
+    async fn compare(&mut self, asks: &[Ask], at_us: u64, count: &mut Count) -> usize {
         self.now_us = at_us.max(self.now_us);
         self.clock.set(self.now_us);
-        let lua = self.shared.decide_batch(asks, PATIENCE).await;
-        let rust = self.embedded.decide_batch(asks, PATIENCE).await;
+        let lua = ask_in_order(self.shared, asks, PATIENCE).await;
+        let rust = ask_in_order(self.embedded, asks, PATIENCE).await;
         let mut allowed = 0;
         for ((ask, lua), rust) in asks.iter().zip(lua).zip(rust) {
-            let (fits, readings) = count.decide(ask, self.now_us);
-            let readings = readings.into_iter().collect();
-            let expected = Ok(Verdict {
-                fits,
-                readings,
-                blocks: None,
-                release_in_us: 0,
-            });
+            let expected = Ok(count.answer(ask, self.now_us));
             assert_eq!(rust, expected, "at {}: {ask:?}", self.now_us);
             assert_eq!(lua, expected, "at {}: {ask:?}", self.now_us);
-            allowed += usize::from(fits && ask.mode == Mode::Charge);
+            allowed += usize::from(ask.is_charge() && rust.is_ok_and(|answer| answer.fits()));
         }
         allowed
     }
@@ -332,7 +332,7 @@ async fn units_between_two_edges_are_counted_as_by_hand_in_both_stores() {
             };
             let times = chosen.into_iter().map(|index| edges[index]);
             for at_us in times.flat_map(|edge| [edge - 1, edge, edge + 1, edge + HOUR_US]) {
-                let asks: Vec<Check> = (0..3).map(|_| random_ask(&mut random, &plan)).collect();
+                let asks: Vec<Ask> = (0..3).map(|_| random_ask(&mut random, &plan)).collect();
                 allowed += stores.compare(&asks, at_us, &mut count).await;
                 decisions += asks.len();
             }

@@ -14,10 +14,10 @@ use tollgate::key::{Cost, Key};
 use tollgate::plan::{Algorithm, Concurrency, HoldTerms, Limit, Plan, Rule};
 use tollgate::store::{
     Check, HoldCheck, LeaseCheck, MemoryStore, Mode, RedisStore, Store, StoreDeadline, Subject,
-    Verdict,
 };
 
 use super::{further_seed, steps};
+use crate::support::asks::{Ask, ask_in_order, refund_of};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::cluster::Cluster;
 use crate::support::history::{Random, Times};
@@ -315,42 +315,32 @@ impl History {
 
     /// A request without an id.
     async fn request(&mut self, plan: &Arc<Plan>, step: u64) {
-        let mode = *self
-            .random
-            .pick(&[Mode::Charge, Mode::Charge, Mode::Peek, Mode::Refund]);
         let check = Check {
             key: self.key(),
             plan: plan.clone(),
             cost: Cost::new(1 + self.random.below(4)).unwrap(),
-            mode,
+            mode: *self.random.pick(&[Mode::Charge, Mode::Charge, Mode::Peek]),
         };
-        let expected = self.embedded.decide(&check).unwrap();
-        // In a batch, a refund is not noted for holds.
+        let ask = match self.random.below(4) {
+            0 => Ask::Refund(refund_of(&check)),
+            _ => Ask::Decide(check),
+        };
+        let expected = ask.by_memory(&self.embedded).unwrap();
         let found = match self.random.below(2) {
-            number if number == 0 || mode == Mode::Refund => {
-                self.redis.decide_one(&check, PATIENCE).await
-            }
+            0 => ask.by_store(&self.redis, PATIENCE).await,
             _ => {
-                let batch = self
-                    .redis
-                    .decide_batch(std::slice::from_ref(&check), PATIENCE);
+                let batch = ask_in_order(&self.redis, std::slice::from_ref(&ask), PATIENCE);
                 batch.await.remove(0)
             }
         };
-        let found: Verdict = found.unwrap_or_else(|error| panic!("{step}: {error}: {check:?}"));
+        let found = found.unwrap_or_else(|error| panic!("{step}: {error}: {ask:?}"));
         self.seen.decisions += 1;
         let now_us = tollgate::clock::Clock::now_us(&self.clock) % 10_000_000_000;
-        self.trace(format!(
-            "{now_us} {:?} {} {:?} {:?} -> {expected:?}",
-            check.key.as_str(),
-            plan.name,
-            check.cost,
-            check.mode
-        ));
+        self.trace(format!("{now_us} {ask:?} -> {expected:?}",));
         assert_eq!(
             found,
             expected,
-            "{step}: {check:?}\n{}",
+            "{step}: {ask:?}\n{}",
             self.trail.join("\n")
         );
     }

@@ -30,16 +30,22 @@ fn future(limit: &Limit, state: &State, now_us: u64) -> Vec<u64> {
     at.map(left).to_vec()
 }
 
-fn take(limit: &Limit, state: &mut State, request: (u64, u64, Mode)) -> bool {
-    let (now_us, cost, mode) = request;
+fn take(limit: &Limit, state: &mut State, request: (u64, u64)) -> bool {
+    let (now_us, cost) = request;
     decide(
         std::slice::from_ref(limit),
         std::slice::from_mut(state),
         now_us,
         Cost::new(cost).unwrap(),
-        mode,
+        Mode::Charge,
     )
     .fits
+}
+
+fn give_back(limit: &Limit, state: &mut State, (now_us, units): (u64, u64)) -> GivenBack {
+    let limits = std::slice::from_ref(limit);
+    let units = Cost::new(units).unwrap();
+    refund(limits, std::slice::from_mut(state), now_us, units)
 }
 
 /// A charge that is refunded at the same instant leaves no trace in later answers. There is one exception: runs that the charge
@@ -53,8 +59,8 @@ fn check_undo(algorithm: Algorithm, seed: u64) {
         now_us += random.below(limit.window_us() / 2);
         let cost = 1 + random.below(limit.capacity());
         let before = future(&limit, &state, now_us);
-        if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
-            take(&limit, &mut state, (now_us, cost, Mode::Refund));
+        if take(&limit, &mut state, (now_us, cost)) {
+            give_back(&limit, &mut state, (now_us, cost));
             let after = future(&limit, &state, now_us);
             let merges =
                 matches!(algorithm, Algorithm::SlidingWindow { precision } if precision < 64);
@@ -68,7 +74,7 @@ fn check_undo(algorithm: Algorithm, seed: u64) {
         take(
             &limit,
             &mut state,
-            (now_us, 1 + random.below(limit.capacity()), Mode::Charge),
+            (now_us, 1 + random.below(limit.capacity())),
         );
     }
 }
@@ -85,22 +91,18 @@ fn check_bound(algorithm: Algorithm, seed: u64) {
         now_us += random.below(limit.window_us() / 6);
         let cost = 1 + random.below(limit.capacity());
         if random.below(3) == 0 {
-            let units = Cost::new(cost).unwrap();
-            let verdict = decide(
-                std::slice::from_ref(&limit),
-                std::slice::from_mut(&mut state),
-                now_us,
-                units,
-                Mode::Refund,
-            );
-            let refunded = verdict.refunded(std::slice::from_ref(&limit))[0];
-            let left = verdict.statuses(std::slice::from_ref(&limit), Cost::ONE)[0].remaining;
+            let given_back = give_back(&limit, &mut state, (now_us, cost));
+            let refunded = given_back.units()[0];
+            let left = given_back
+                .after
+                .statuses(std::slice::from_ref(&limit), Cost::ONE)[0]
+                .remaining;
             assert!(
                 refunded <= cost && left <= limit.capacity(),
                 "{refunded} of {cost}, {left} left"
             );
             events.push((now_us, 0, refunded));
-        } else if take(&limit, &mut state, (now_us, cost, Mode::Charge)) {
+        } else if take(&limit, &mut state, (now_us, cost)) {
             events.push((now_us, cost, 0));
         }
     }

@@ -108,8 +108,7 @@ pub(super) async fn a_refund_to_a_bucket_is_in_units_after_a_change_of_its_rate(
     for to in [10, 1_000] {
         let key = format!("refunded at {to}");
         assert!(fixture.fits(&of_ten(100), &key, 10).await);
-        let verdict = fixture.decide(refund(&of_ten(to), &key, 4)).await;
-        assert_eq!(verdict.refunded(of_ten(to).limits())[..], [4], "{key}");
+        assert_eq!(fixture.refund(&of_ten(to), &key, 4).await, [4], "{key}");
         assert_eq!(fixture.remaining(&of_ten(to), &key).await, [4], "{key}");
     }
 }

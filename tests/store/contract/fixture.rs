@@ -55,9 +55,10 @@ impl Fixture {
 
     /// Units that each limit gave back.
     pub(super) async fn refund(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> Vec<u64> {
-        let verdict = self.decide(refund(plan, key, cost)).await;
-        assert!(verdict.fits);
-        verdict.refunded(plan.limits()).to_vec()
+        let refund = refund(plan, key, cost);
+        let given_back = self.store.refund(&refund, PATIENCE).await.unwrap();
+        assert!(given_back.after.fits);
+        given_back.units().to_vec()
     }
 
     pub(super) async fn reset(&self, group: &str, key: &str) -> bool {

@@ -151,16 +151,14 @@ pub(super) async fn refunds_among_charges_are_done_in_order(fixture: Fixture) {
         ];
         let asks = asks.map(|(cost, back)| {
             if back {
-                refund(&plan, "ordered", cost)
+                Ask::Refund(refund(&plan, "ordered", cost))
             } else {
-                ask(&plan, "ordered", cost)
+                Ask::Decide(ask(&plan, "ordered", cost))
             }
         });
-        let verdicts = fixture.store.decide_batch(&asks, PATIENCE).await;
-        let fits: Vec<bool> = verdicts
-            .into_iter()
-            .map(|verdict| verdict.unwrap().fits)
-            .collect();
+        let answers = ask_in_order(&fixture.store, &asks, PATIENCE).await;
+        let answers = answers.into_iter();
+        let fits: Vec<bool> = answers.map(|answer| answer.unwrap().fits()).collect();
         assert_eq!(
             fits,
             [true, false, true, true, false, true, true],

@@ -58,12 +58,11 @@ pub(super) async fn a_reset_forgets_every_log_whenever_it_began(fixture: Fixture
         let plan = random.pick(&plans);
         fixture.clock.advance(random.below(40_000_000));
         let cost = 1 + random.below(3);
-        let asked = if random.below(5) == 0 {
-            refund(plan, "logs", 3 * cost)
+        if random.below(5) == 0 {
+            fixture.refund(plan, "logs", 3 * cost).await;
         } else {
-            ask(plan, "logs", cost)
-        };
-        fixture.decide(asked).await;
+            fixture.decide(ask(plan, "logs", cost)).await;
+        }
         if round % 10 == 9 {
             forgotten += usize::from(fixture.reset("group", "logs").await);
             for plan in &plans {
@@ -107,13 +106,11 @@ pub(super) async fn the_index_of_logs_is_there_for_as_long_as_its_logs(fixture: 
         fixture.clock.advance(random.below(30_000_000));
         let plan = random.pick(&plans);
         let cost = 1 + random.below(3);
-        fixture
-            .decide(if random.below(6) == 0 {
-                refund(plan, "i", 9)
-            } else {
-                ask(plan, "i", cost)
-            })
-            .await;
+        if random.below(6) == 0 {
+            fixture.refund(plan, "i", 9).await;
+        } else {
+            fixture.decide(ask(plan, "i", cost)).await;
+        }
         let now_ms = tollgate::clock::Clock::now_us(&fixture.clock) as i64 / 1_000;
         let logs = [97_000_000, 4_321_000_000, 1_234_000_u64]
             .map(|window_us| expires(&format!("{{group:i}}log:{window_us}")));

@@ -134,7 +134,7 @@ async fn a_request_that_was_garbled_does_not_hold_redis() {
         .collect();
     asks.extend([
         ask(&plans[5], "key 1", 1),
-        refund(&plans[1], "key 2", 1),
+        peek(&plans[1], "key 2", 1),
         ask(&plans[1], "key 7", 3),
     ]);
     let (call, mut raw) = captured(&redis, &asks).await;

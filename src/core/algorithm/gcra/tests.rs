@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::algorithm::cases::{Case, check, limit};
-use crate::algorithm::{Mode, State, Verdict, decide};
+use crate::algorithm::{Mode, State, Verdict, decide, refund};
 use crate::key::Cost;
 use crate::plan::Algorithm;
 use proptest::prelude::*;
@@ -128,6 +128,17 @@ fn decide_one(
     verdict
 }
 
+/// Gives units back. Returns how the bucket stands after it.
+fn refund_one(limit: &Limit, bucket: &mut Bucket, now_us: u64, units: u64) -> Verdict {
+    let mut states = [State::Bucket(*bucket)];
+    let units = Cost::new(units).unwrap();
+    let given_back = refund(std::slice::from_ref(limit), &mut states, now_us, units);
+    if let [State::Bucket(after)] = states {
+        *bucket = after;
+    }
+    given_back.after
+}
+
 #[test]
 fn a_lower_quota_frees_nothing_and_takes_hold_with_the_next_charge() {
     let before = of_ten(100);
@@ -216,20 +227,30 @@ struct Step {
     quota: u64,
     burst: u64,
     cost: u64,
-    mode: Mode,
+    action: Action,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Decide(Mode),
+    Refund,
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     let quota = prop_oneof![1..20_u64, 1..1_000_u64, Just(60_000), Just(60_000_000)];
     let after_us = prop_oneof![3 => Just(0_u64), 2 => 0..1_000_000_u64, 1 => 0..70_000_000_u64];
-    let mode = prop_oneof![8 => Just(Mode::Charge), 1 => Just(Mode::Peek), 1 => Just(Mode::Refund)];
-    (after_us, quota, 1..20_u64, 1..20_u64, mode).prop_map(
-        |(after_us, quota, burst, cost, mode)| Step {
+    let action = prop_oneof![
+        8 => Just(Action::Decide(Mode::Charge)),
+        1 => Just(Action::Decide(Mode::Peek)),
+        1 => Just(Action::Refund),
+    ];
+    (after_us, quota, 1..20_u64, 1..20_u64, action).prop_map(
+        |(after_us, quota, burst, cost, action)| Step {
             after_us,
             quota,
             burst,
             cost: cost.min(burst),
-            mode,
+            action,
         },
     )
 }
@@ -260,19 +281,22 @@ proptest! {
             now_us += step.after_us;
             // The units that come back are rounded up.
             least = least.saturating_sub(units(step.after_us, fastest_us) + 1);
-            let verdict = decide_one(&limit, &mut bucket, now_us, (step.cost, step.mode));
+            let verdict = match step.action {
+                Action::Decide(mode) => decide_one(&limit, &mut bucket, now_us, (step.cost, mode)),
+                Action::Refund => refund_one(&limit, &mut bucket, now_us, step.cost),
+            };
             let cost = u128::from(step.cost) << 32;
             let Reading::Bucket { backlog_us, emission_us } = verdict.readings[0] else { panic!("no bucket") };
-            match step.mode {
-                Mode::Charge if verdict.fits => {
+            match step.action {
+                Action::Decide(Mode::Charge) if verdict.fits => {
                     prop_assert!(least + cost <= u128::from(step.burst) << 32, "{step:?} was granted too early");
                     least += cost;
                 }
-                Mode::Refund => least = least.saturating_sub(cost + (1 << 32)),
-                _ => {}
+                Action::Refund => least = least.saturating_sub(cost + (1 << 32)),
+                Action::Decide(_) => {}
             }
             prop_assert!(units(backlog_us, emission_us) + 1 >= least, "units were forgotten by {step:?}");
-            if step.mode == Mode::Charge && !verdict.fits {
+            if matches!(step.action, Action::Decide(Mode::Charge)) && !verdict.fits {
                 let wait_us = verdict.readings[0].wait_us(&limit, step.cost);
                 let before = |us: u64| decide_one(&limit, &mut bucket.clone(), now_us + us, (step.cost, Mode::Peek)).fits;
                 prop_assert!(before(wait_us) && !before(wait_us - 1), "{step:?} gave {wait_us}");

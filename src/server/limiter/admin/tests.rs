@@ -12,7 +12,7 @@ use super::*;
 use crate::limiter::tests::{Clock0, SETTINGS, broken, healthy, plan, plans, request};
 use tollgate_core::decision::{DecidedBy, Outcome};
 use tollgate_store::clock::{Clock, monotonic};
-use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, Verdict};
+use tollgate_store::{CAPACITY_DEFAULT, Check, GivenBack, MemoryStore, Refund, Verdict};
 
 fn key() -> Key {
     request("ten", 1).key
@@ -127,6 +127,17 @@ impl Store for Shaky {
             .collect()
     }
 
+    async fn refund(
+        &self,
+        refund: &Refund,
+        _deadline: StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(StoreError::Unreachable("gone".to_owned()));
+        }
+        self.counters.give_back(refund)
+    }
+
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
         self.counters.reset(subject, deadline).await
     }
@@ -206,6 +217,16 @@ impl Store for Slow {
             .collect();
         self.go.acquire().await.unwrap().forget();
         answers
+    }
+
+    async fn refund(
+        &self,
+        refund: &Refund,
+        _deadline: StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        let given_back = self.counters.give_back(refund);
+        self.go.acquire().await.unwrap().forget();
+        given_back
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -9,7 +9,7 @@ use proptest::test_runner::FileFailurePersistence;
 use smallvec::SmallVec;
 
 use super::*;
-use tollgate_core::algorithm::{State, decide};
+use tollgate_core::algorithm::{State, decide, refund};
 use tollgate_core::plan::{Algorithm, Limit, Rule};
 
 const SECOND_US: u64 = 1_000_000;
@@ -411,7 +411,7 @@ proptest! {
                     if what == 0 {
                         counters = Counters { now_us: counters.now_us, ..Counters::for_plan(&plan) };
                     } else {
-                        decide(plan.limits(), &mut counters.states, counters.now_us, check.cost, Mode::Refund);
+                        refund(plan.limits(), &mut counters.states, counters.now_us, check.cost);
                     }
                     cache.forget("plan", &check.key, now_us);
                 }

@@ -9,7 +9,9 @@ use super::*;
 use crate::limiter::{LimiterCounter, LimiterSettings};
 use tollgate_core::plan::PlanSet;
 use tollgate_core::plan::envoy::{DescriptorRule, EntryPattern, EnvoyRules, KeyTemplate, RateUnit};
-use tollgate_store::{CAPACITY_DEFAULT, MemoryStore, StoreDeadline, StoreError, Verdict};
+use tollgate_store::{
+    CAPACITY_DEFAULT, GivenBack, MemoryStore, StoreDeadline, StoreError, Verdict,
+};
 
 /// Exact counters, as if they were far away. Records the sizes of its calls, and may answer nothing or with an error.
 pub(super) struct Recorder {
@@ -39,6 +41,19 @@ impl Store for Recorder {
                 .collect(),
             Answers::Never => std::future::pending().await,
             Answers::Overloaded => vec![Err(StoreError::Overloaded(1)); checks.len()],
+        }
+    }
+
+    async fn refund(
+        &self,
+        refund: &Refund,
+        _deadline: StoreDeadline,
+    ) -> Result<GivenBack, StoreError> {
+        self.calls.lock().unwrap().push(1);
+        match self.answers {
+            Answers::All => self.counters.give_back(refund),
+            Answers::Never => std::future::pending().await,
+            Answers::Overloaded => Err(StoreError::Overloaded(1)),
         }
     }
 

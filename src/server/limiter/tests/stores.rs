@@ -1,8 +1,10 @@
 //! Stores that fail on purpose.
 
-use tollgate_store::{Check, JointFailure, Store, StoreDeadline, StoreError, Verdict};
+use tollgate_store::{
+    Check, GivenBack, JointFailure, Refund, Store, StoreDeadline, StoreError, Verdict,
+};
 
-/// Answers each batch with this error.
+/// Answers everything with this error.
 pub(in crate::limiter) struct Broken(pub(in crate::limiter) StoreError);
 
 impl Store for Broken {
@@ -20,6 +22,10 @@ impl Store for Broken {
         _deadline: StoreDeadline,
     ) -> Result<Vec<Verdict>, JointFailure> {
         Err(self.0.clone().into())
+    }
+
+    async fn refund(&self, _: &Refund, _: StoreDeadline) -> Result<GivenBack, StoreError> {
+        Err(self.0.clone())
     }
 }
 

@@ -13,7 +13,8 @@ use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::{Plan, PlanSet, Rule};
 use tollgate_store::clock::{Clock, monotonic};
 use tollgate_store::{
-    CAPACITY_DEFAULT, Check, MemoryStore, Store, StoreDeadline, StoreError, Verdict,
+    CAPACITY_DEFAULT, Check, GivenBack, MemoryStore, Refund, Store, StoreDeadline, StoreError,
+    Verdict,
 };
 
 /// Time stands still until it is moved.
@@ -39,6 +40,10 @@ impl Store for Remote {
         _: StoreDeadline,
     ) -> Vec<Result<Verdict, StoreError>> {
         checks.iter().map(|check| self.0.decide(check)).collect()
+    }
+
+    async fn refund(&self, refund: &Refund, _: StoreDeadline) -> Result<GivenBack, StoreError> {
+        self.0.give_back(refund)
     }
 }
 

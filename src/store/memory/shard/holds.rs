@@ -1,5 +1,5 @@
-//! Holds and ids beside the states of an entry. A request without an id comes here only under a plan that releases holds, and with a
-//! refund; else keys without holds pay nothing.
+//! Holds and ids beside the states of an entry. A request without an id comes here only under a plan that releases holds, and a refund
+//! only where there are holds; else keys without holds pay nothing.
 
 use smallvec::SmallVec;
 
@@ -13,6 +13,7 @@ use tollgate_core::algorithm::holds::{
 };
 use tollgate_core::algorithm::{self, Block, BlockReading, Mode, State, Verdict};
 use tollgate_core::key::Cost;
+use tollgate_core::plan::Limit;
 
 /// States of limits as they were.
 pub(super) type FormerStates = SmallVec<[State; STATES]>;
@@ -213,7 +214,7 @@ impl Shard {
     }
 
     /// Before a request without an id that is tested with so many units: ends the holds of its plan that have expired, if it would be
-    /// denied else. Returns the states to put back where it is a peek, and those before a refund.
+    /// denied else. Returns the states to put back where it is a peek.
     #[cold]
     pub(super) fn before_beside_holds(
         &mut self,
@@ -223,9 +224,6 @@ impl Shard {
     ) -> Option<FormerStates> {
         let NamedCheck { check, now_us, .. } = call;
         let index = found.and_then(|handle| self.entry(handle).holds())?;
-        if check.mode == Mode::Refund {
-            return Some(states.clone());
-        }
         let limits = check.plan.limits();
         let notes = self.notes.get(index)?;
         let is_due = notes.has_units_due(&check.plan, now_us);
@@ -246,7 +244,7 @@ impl Shard {
         kept
     }
 
-    /// After it: puts the states of a peek back, notes what a refund gave back to buckets, and tells when units come back.
+    /// After it: puts the states of a peek back, and tells when units come back.
     #[cold]
     pub(super) fn after_beside_holds(
         &mut self,
@@ -264,13 +262,21 @@ impl Shard {
             let release = notes.and_then(|notes| notes.first_release_us(&check.plan, now_us));
             verdict.release_in_us = release.unwrap_or(0);
         }
-        let Some(before) = before else { return };
-        if check.mode == Mode::Peek {
+        if let Some(before) = before {
             *states = before;
-        } else if let Some(index) = index
-            && let Some(mut notes) = self.notes.check_out(index)
-        {
-            notes.note_refund(check.plan.limits(), (&before, states), now_us);
+        }
+    }
+
+    /// Notes what a refund gave back to buckets.
+    pub(super) fn note_refund(
+        &mut self,
+        index: u32,
+        limits: &[Limit],
+        states: (&[State], &[State]),
+        now_us: u64,
+    ) {
+        if let Some(mut notes) = self.notes.check_out(index) {
+            notes.note_refund(limits, states, now_us);
             self.notes.check_in(index, notes);
         }
     }

@@ -149,8 +149,7 @@ pub(in crate::redis) struct Group {
     is_indexed: bool,
     /// Whether some of their limits keep their state in the key of the name itself.
     pub(in crate::redis) has_packed: bool,
-    /// Whether no request is a refund, and all have one plan that has one limit or no log. The script decides such groups
-    /// faster.
+    /// Whether all requests have one plan, which has one limit or no log. The script decides such groups faster.
     pub(in crate::redis) is_uniform: bool,
 }
 
@@ -453,8 +452,7 @@ impl Group {
             self.is_uniform = self.requests.is_empty();
             self.add_keys_of(request.plan.limits());
         }
-        self.is_uniform &= request.mode != Mode::Refund
-            && (request.plan.limits().len() == 1 || self.logs.is_empty());
+        self.is_uniform &= request.plan.limits().len() == 1 || self.logs.is_empty();
         let work = request.work_after(self.requests.last());
         self.requests.push(request);
         work

@@ -80,17 +80,4 @@ impl Cluster {
         let left = request.until.saturating_duration_since(monotonic());
         node.ask(request, left, follower).await
     }
-
-    /// Decides one request without the batcher, as [`super::super::RedisNode::decide_unbatched`], on the node that has its name.
-    pub(in crate::redis) async fn decide_unbatched(
-        &self,
-        request: ScriptRequest,
-        deadline: Duration,
-    ) -> Answer {
-        let map = self.state.map(deadline).await?;
-        let node = map.node(&request.name)?;
-        let follower = RedirectFollower::new(node.manager.clone(), &self.state);
-        let left = request.until.saturating_duration_since(monotonic());
-        node.decide_unbatched(request, left, Some(follower)).await
-    }
 }

@@ -383,7 +383,8 @@ impl Sequence {
         let is_charge = self.requests[index].mode == Mode::Charge;
         let charged = charged.filter(|verdict| verdict.fits && is_charge);
         let instants = charged.map(|verdict| undo_instants(limits, verdict, instant_us, cost));
-        let mut request = self.request(index, Mode::Refund);
+        let mut request = self.request(index, Mode::Charge);
+        request.until = self.undo_until;
         if charged.is_none() {
             request.cost = 0;
         }
@@ -432,12 +433,7 @@ impl Sequence {
         let JointRequest {
             name, plan, cost, ..
         } = &self.requests[index];
-        let until = if mode == Mode::Refund {
-            self.undo_until
-        } else {
-            self.until
-        };
-        ScriptRequest::named(name.clone(), plan.clone(), *cost, mode, until)
+        ScriptRequest::named(name.clone(), plan.clone(), *cost, mode, self.until)
     }
 }
 

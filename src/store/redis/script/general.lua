@@ -389,20 +389,13 @@ end
 
 -- Decides one request. Returns its reply.
 local function decide(group, plan, mode, cost)
-  if mode > 2 then
+  if mode > 1 then
     error('tollgate: a request has an unknown mode', 0)
   elseif mode ~= 1 and group.key and not group.value then
     -- MGET reads a key of another type as if it were not there.
     call('GET', group.key)
   end
   local records, logs, limits = group.records, group.logs, limits_of(plan)
-  if mode == 2 then
-    local states = evaluate_all(limits, records, logs, false, 0)
-    local before = readings_of(states, 0, false)
-    refund(group, states, cost)
-    states = evaluate_all(limits, records, logs, nil, 0)
-    return reply_of(true, states, readings_of(states, 0, false) .. before)
-  end
   local states, fits = evaluate_all(limits, records, logs, mode == 1 or nil, cost)
   if mode == 1 then
     if not fits then

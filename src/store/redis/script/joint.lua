@@ -68,7 +68,7 @@ local function undo_joint(charged)
   for index = #charged, 1, -1 do
     local part = charged[index]
     local group = group_of(part.name)
-    decide(group, part.plan, 2, part.cost)
+    refund(group, evaluate_all(part.limits, group.records, group.logs, false, 0), part.cost)
     write_records(group)
     part.name.value = group.value
   end
@@ -109,13 +109,9 @@ local function charge_joint(parts, tested, charged)
   return replies_of
 end
 
--- Undoes charges of an earlier call, the last one first. Returns their replies, each as of a refund. Errors: some may be undone.
+-- Undoes charges of an earlier call, the last one first. Returns what is there after it. Errors: some may be undone.
 local function undo_charges(parts)
-  local replies_of, befores = {}, {}
-  for index, part in ipairs(parts) do
-    local group = group_of(part.name)
-    befores[index] = readings_of(evaluate_all(part.limits, group.records, group.logs, false, 0), 0, false)
-  end
+  local replies_of = {}
   for index = #parts, 1, -1 do
     local part, group = parts[index], group_of(parts[index].name)
     if part.cost > 0 then
@@ -126,7 +122,7 @@ local function undo_charges(parts)
   for index, part in ipairs(parts) do
     local group = group_of(part.name)
     local states = evaluate_all(part.limits, group.records, group.logs, false, 0)
-    replies_of[index] = reply_of(true, states, readings_of(states, 0, false) .. befores[index])
+    replies_of[index] = reply_of(true, states, readings_of(states, 0, false))
   end
   return replies_of
 end

@@ -13,8 +13,8 @@
 --            blocks I4, in milliseconds;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
 --            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
---            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0 peek,
---            2 refund, which is in no group that is alike), cost I5. Groups that repeat another are left out.
+--            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0
+--            peek), cost I5. Groups that repeat another are left out.
 --            If there are joint decisions, the last group stands for all of them: requests I2 (1), 0 B, 1 B if they have logs or else
 --            0, JOINT B, 1 B; then their names B, how many of them, the first ones, have a packed state B, joint decisions I2; if they
 --            have logs, per name: names of logs and index B; then per joint decision: mode B (0 peek, 1 charge, 2 charge of a part,
@@ -25,8 +25,8 @@
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
 --          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
---          to three I7, see each algorithm, and of a refund another for each, from before it; while a block runs '3' or '2', and behind
---          the readings for each limit how long its block runs yet I7, see block.lua; or 'E' and an error as length
+--          to three I7, see each algorithm; while a block runs '3' or '2', and behind the readings for each limit how long its block
+--          runs yet I7, see block.lua; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's. To a call by names: 'R' and the
 --          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
 --          or wants names to be keys. Nothing was written then, for any name. Or 'T' and the time I7, which is in the window of
@@ -40,7 +40,7 @@
 -- A fingerprint is a head B (kind, by the names of src/core/plan/fingerprint.rs, and eight times the window's index among
 -- common_windows(), or 31), for SLIDING_WINDOW_OF_PRECISION the precision B, for a window that is not common its milliseconds I4, or with the top
 -- bit set its seconds, or with the top two a calendar's unit, first day and zone.
--- Invariants: a peek writes nothing; a denial writes only a clamp, or a block that it begins; a refund of what was not used writes nothing; every key
+-- Invariants: a peek writes nothing; a denial writes only a clamp, or a block that it begins; an undo of what is gone writes nothing; every key
 -- written gets an expiry, which only collects garbage: what counts is read from the value and the clock. Redis may refuse any
 -- write, and under any name there may be anything: then the group's reply is an 'E', and its request is charged nowhere. So what
 -- is read is checked, outside of a pcall too; and a write that may be refused comes first, or the ones before it are undone.
@@ -50,7 +50,7 @@
 --   the short way    for charges and peeks by one plan, if the name's state has only that plan's records, in the order of its
 --                    limits. It is statements in loops (short/*.lua). It makes only the functions that a call needs.
 --                    Joint decisions of such requests have a loop of their own (short/joint.lua).
---   the general way  for all other cases: refunds, several plans, records of other plans, logs beside records, and states ahead
+--   the general way  for all other cases: undos, several plans, records of other plans, logs beside records, and states ahead
 --                    of a clock that stepped back; blocks. It is functions (general.lua), made by a call that needs them.
 -- Each algorithm has its rule in a file of its own. The short way is statements (the region `decide`), and the general way functions
 -- (the region `records`), which decide by the same statements or, for rare and costly states, by code of their own. script.rs puts the

@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{NUMBER, byte, pack_limits, pack_number, parse_answer, parse_number, short};
+use super::{
+    NUMBER, byte, pack_limits, pack_number, parse_answer, parse_number, parse_readings, short,
+};
 use super::{PLANS_END, misfit, parse_refusal};
 use crate::StoreError;
 use crate::redis::batcher::call::{Call, CallPlan, Group, HoldAnswer, HoldAsk, ScriptRequest};
@@ -12,7 +14,7 @@ use tollgate_core::algorithm::holds::{
     KnownId, LeaseCall, LeaseEvent, LeaseVerdict, LostReason, NoteFigures, SettleOutcome,
     Settlement, Slots,
 };
-use tollgate_core::algorithm::{Algorithm, Mode, RELEASES_MAX};
+use tollgate_core::algorithm::{Algorithm, GivenBack, Mode, RELEASES_MAX};
 use tollgate_core::plan::{Limit, Plan};
 
 /// Bytes of a length of time in the terms of a plan, of a day at most, and of two windows.
@@ -122,7 +124,7 @@ fn numbers(ask: HoldAsk, cost: u64) -> (u8, u64, u64) {
         HoldAsk::Call(call) => call,
         HoldAsk::Beside(Mode::Peek) => return (8, cost, 0),
         HoldAsk::Beside(Mode::Charge) => return (7, cost, 0),
-        HoldAsk::Beside(Mode::Refund) => return (9, cost, 0),
+        HoldAsk::Refund => return (9, cost, 0),
         HoldAsk::Figures => return (10, 0, 0),
         HoldAsk::Lease(call) => return lease_numbers(call),
     };
@@ -181,9 +183,15 @@ fn parse_one(
         b'E' => return parse_refusal(rest).map(Err),
         b'F' => return parse_figures(rest).map(|figures| Ok(HoldAnswer::Figures(figures))),
         b'L' => {
-            let mut verdict = parse_answer(rest, plan, request.mode)?.ok()?;
+            let mut verdict = parse_answer(rest, plan)?.ok()?;
             verdict.release_in_us = parse_number(rest)?;
             return Some(Ok(HoldAnswer::Verdict(verdict)));
+        }
+        b'G' => {
+            let after = parse_answer(rest, plan)?.ok()?;
+            let before = parse_readings(rest, plan)?;
+            let given_back = GivenBack { before, after };
+            return Some(Ok(HoldAnswer::GivenBack(Box::new(given_back))));
         }
         _ => {}
     }
@@ -302,7 +310,7 @@ fn parse_view(
     request: &ScriptRequest,
     (plan, event): (&CallPlan, &HoldEvent),
 ) -> Option<KeyView> {
-    let mut verdict = parse_answer(rest, plan, Mode::Charge)?.ok()?;
+    let mut verdict = parse_answer(rest, plan)?.ok()?;
     verdict.release_in_us = parse_number(rest)?;
     let slots = match plan.plan.concurrency() {
         None => None,

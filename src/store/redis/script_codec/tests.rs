@@ -88,7 +88,6 @@ fn mode_byte(mode: Mode) -> u8 {
     match mode {
         Mode::Peek => 0,
         Mode::Charge => 1,
-        Mode::Refund => 2,
     }
 }
 
@@ -121,7 +120,7 @@ fn any_plan() -> impl Strategy<Value = Arc<Plan>> {
 }
 
 fn any_request() -> impl Strategy<Value = (prop::sample::Index, u64, u64, Mode)> {
-    let mode = prop_oneof![Just(Mode::Charge), Just(Mode::Peek), Just(Mode::Refund)];
+    let mode = prop_oneof![Just(Mode::Charge), Just(Mode::Peek)];
     (
         any::<prop::sample::Index>(),
         any::<u64>(),
@@ -323,9 +322,9 @@ fn joint_call(purpose: Purpose, mode: Mode) -> Call {
 }
 
 #[test]
-fn an_undo_names_its_instants_in_the_order_of_the_script_and_is_told_as_a_refund() {
+fn an_undo_names_its_instants_in_the_order_of_the_script() {
     let instants = [70_001, 70_002, 70_003];
-    let call = joint_call(Purpose::Undo(instants.into()), Mode::Refund);
+    let call = joint_call(Purpose::Undo(instants.into()), Mode::Charge);
     let packed = pack_call(&call).unwrap();
     let told: Vec<u64> = packed[packed.len() - 3 * NUMBER..]
         .chunks(NUMBER)
@@ -347,11 +346,11 @@ fn an_undo_names_its_instants_in_the_order_of_the_script_and_is_told_as_a_refund
         "the orders are equal, so this tells nothing"
     );
     assert!(!call.tells_instant());
-    // Nine numbers of three limits, after the undo and before it.
-    let numbers = (1..=2 * 6_u64).flat_map(|number| number.to_le_bytes()[..NUMBER].to_vec());
+    // Six numbers of three limits, after the undo.
+    let numbers = (1..=6_u64).flat_map(|number| number.to_le_bytes()[..NUMBER].to_vec());
     let reply: Vec<u8> = [b'1'].into_iter().chain(numbers).collect();
     let verdicts = parse_reply(&reply, &call).unwrap();
-    assert_eq!(verdicts[0].as_ref().unwrap().readings.len(), 6);
+    assert_eq!(verdicts[0].as_ref().unwrap().readings.len(), 3);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use super::{Call, Group, ScriptRequest};
 use crate::redis::{name, script_codec};
-use crate::{Check, HoldCheck, LeaseCheck, StoreError};
+use crate::{Check, HoldCheck, LeaseCheck, Refund, StoreError};
 use std::sync::Arc;
 use std::time::Instant;
 use tollgate_core::algorithm::holds::{
     EndedHolds, HoldCall, HoldVerdict, LeaseCall, LeaseVerdict, NoteFigures,
 };
-use tollgate_core::algorithm::{Mode, Verdict};
+use tollgate_core::algorithm::{GivenBack, Mode, Verdict};
 use tollgate_core::key::Key;
 use tollgate_core::plan::Plan;
 
@@ -28,8 +28,10 @@ pub(in crate::redis) struct HoldRequest {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::redis) enum HoldAsk {
     Call(HoldCall),
-    /// A request without an id, where holds may have to end first; a refund, which is noted for them.
+    /// A request without an id, where holds may have to end first.
     Beside(Mode),
+    /// A refund, which is noted for them.
+    Refund,
     Figures,
     /// A call of a stream about its hold.
     Lease(LeaseCall),
@@ -40,6 +42,7 @@ pub(in crate::redis) enum HoldAsk {
 pub(in crate::redis) enum HoldAnswer {
     Hold(Box<HoldVerdict>),
     Verdict(Verdict),
+    GivenBack(Box<GivenBack>),
     Figures(NoteFigures),
     Lease(LeaseVerdict),
     /// It is to be asked again, since the call had much to do. Nothing was decided, but some holds may have ended.
@@ -52,7 +55,7 @@ impl HoldAnswer {
         match &mut self {
             Self::Hold(verdict) => verdict.ended += ended,
             Self::Lease(verdict) => verdict.ended += ended,
-            Self::Later(_) | Self::Verdict(_) | Self::Figures(_) => {}
+            Self::Later(_) | Self::Verdict(_) | Self::GivenBack(_) | Self::Figures(_) => {}
         }
         self
     }
@@ -83,6 +86,14 @@ impl ScriptRequest {
     /// A request without an id, decided beside the holds of its key.
     pub(in crate::redis) fn beside_holds(check: &Check, prefix: &str, until: Instant) -> Self {
         Self::new(check, prefix, until).asking(Box::default(), HoldAsk::Beside(check.mode))
+    }
+
+    /// The request for a refund.
+    pub(in crate::redis) fn for_refund(refund: &Refund, prefix: &str, until: Instant) -> Self {
+        let name = name::state_name(prefix, &refund.plan.counts_as, &refund.key);
+        let units = refund.units.units();
+        let request = Self::named(name, refund.plan.clone(), units, Mode::Charge, until);
+        request.asking(Box::default(), HoldAsk::Refund)
     }
 
     /// The request for the figures of a key.

@@ -138,7 +138,6 @@ fn check(history: u64, requests: u64, names: u64, plans: &[Arc<Plan>]) {
         let plan = plans[random.below(plans.len() as u64) as usize].clone();
         let mode = match random.below(8) {
             0 => Mode::Peek,
-            1 => Mode::Refund,
             _ => Mode::Charge,
         };
         // Its deadline tells the request from others; a call does not order by it.
@@ -212,7 +211,7 @@ fn a_call_names_each_key_once_and_packed_states_first() {
         add(name, plan, Mode::Charge);
     }
     assert_eq!(add("{group:a}", 5, Mode::Charge), [false, true]);
-    assert_eq!(add("{group:b}", 0, Mode::Refund), [false, false]);
+    assert_eq!(add("{group:b}", 1, Mode::Charge), [false, false]);
     assert_eq!(
         call.keys(),
         ["{group:a}", "{group:b}", "{group:a}log:60000000"]

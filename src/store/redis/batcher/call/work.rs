@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use super::{Group, ScriptRequest};
-use tollgate_core::algorithm::Mode;
 use tollgate_core::plan::{Plan, SharedLimits};
 
 /// Maximum work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. A full
@@ -106,12 +105,11 @@ impl ScriptRequest {
         self.work() > LIGHT_WORK
     }
 
-    /// Work of its own after `last` of the same name. The script uses the result of a search again for an equal request, but not
-    /// after a refund. It reads the records once for all requests of a name, if there are no logs beside them.
+    /// Work of its own after `last` of the same name. The script uses the result of a search again for an equal request. It reads
+    /// the records once for all requests of a name, if there are no logs beside them.
     #[inline]
     pub(super) fn work_after(&self, last: Option<&Self>) -> usize {
-        let is_repeated = self.mode != Mode::Refund
-            && last.is_some_and(|last| last.charge_terms() == self.charge_terms());
+        let is_repeated = last.is_some_and(|last| last.charge_terms() == self.charge_terms());
         let reads_records = last.is_none() || self.plan.shared.logs > 0;
         let own = SharedLimits::count(self.plan.limits());
         limits_work(&own)

@@ -5,13 +5,14 @@
 -- The lease is that of a reserve, extend or take; of a renew it is when the lease is to end, of an end when a renewal without an answer
 -- would have it end, or 0; of a settle it is 1 where an unknown id changes nothing, else 0.
 -- Letters of replies, and what they have; none is 'R' or 'T', which tell of a whole call. 'D' decided, and 'A' answered before, since the
--- id was known: time to the end of the lease I7, 0 without one; 'C' recorded; 'S' settled: outcome B (0 settled, 1 before, 2 expired,
--- 3 unknown), units held, used, charged beyond I7 each, and of each limit those given back I7; 'X' extended: 0 open, 1 settled, 2 expired,
+-- id was known: time to the end of the lease I7, 0 without one; 'C' recorded; 'S' settled: outcome B (0 settled, 1 before, 2 expired, 3
+-- unknown), units held, used, charged beyond I7 each, and of each limit those given back I7; 'X' extended: 0 open, 1 settled, 2 expired,
 -- 3 unknown B, time to the end I7; 'P' peeked; 'K' the id is known for another call: 0 reserve, 1 ShouldAllow, 2 record B, the cost I7,
 -- which is 2^53 - 1 without one, length of the plan's name B, name. 'L', without an id: the reply of request.lua and when units come back
--- I7, alone. 'F', figures: open holds I4, their units I7, when the first lease ends I7, ids that are known I4, slots B, and when the lease
--- of each ends I7, the first ones. 'Y', of streams: what ended, as above, what became of the lease B (see OPEN), and if it is open when it
--- ends and the time until then I7 I7, alone.
+-- I7, alone. 'G', a refund: such a reply of after it, and for each limit its reading from before it, alone. 'F', figures: open holds I4,
+-- their units I7, when the first lease ends I7, ids that are known I4, slots B, and when the lease of each ends I7, the first ones. 'Y',
+-- of streams: what ended, as above, what became of the lease B (see OPEN), and if it is open when it ends and the time until then I7 I7,
+-- alone.
 
 --{ hold_find
 local NO_COST = 9007199254740991 -- 2^53 - 1

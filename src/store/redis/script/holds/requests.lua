@@ -103,7 +103,7 @@ local function refund_noted(group, ask)
     end
   end
   states = evaluate_all(ask.limits, group.records, group.logs, nil, 0)
-  return 'L' .. reply_of(true, states, readings_of(states, 0, false) .. read) .. pack('<I7', 0)
+  return 'G' .. reply_of(true, states, readings_of(states, 0, false)) .. read
 end
 
 -- Maximum number of ids that are counted one by one, and of leases that are told.
