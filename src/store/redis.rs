@@ -192,14 +192,14 @@ impl RedisStore {
         };
         let probe_call = ProbeCall::numbered(&key_prefix, 0);
         let manager = Arc::new(ConnectionManager::start(ConnectionSettings::new(
-            store_settings,
+            store_settings.clone(),
             endpoint,
             probe_call,
         )));
         Ok(Self {
             servers: Servers::One(RedisNode {
-                batcher: Batcher::start(manager.clone()),
-                holds: Batcher::start(manager.clone()),
+                batcher: Batcher::start(store_settings.clone(), manager.clone()),
+                holds: Batcher::start(store_settings, manager.clone()),
                 manager,
             }),
             key_prefix,

@@ -9,10 +9,9 @@
 
 pub(super) mod call;
 mod caller;
-pub(super) mod queue;
+mod queue;
 mod slot_queues;
 mod spacing;
-mod transport;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,12 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fred::types::Value;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
+use super::StoreSettings;
+use super::command::{CommandReply, CommandSender};
+use super::connection::CallError;
+use super::script::Script;
 use crate::StoreError;
 use crate::clock::monotonic;
 use call::{Call, HoldAnswer, ScriptRequest, work_in_flight_max};
@@ -36,7 +38,6 @@ use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
 use tollgate_core::algorithm::Verdict;
-pub(super) use transport::{ScriptTransport, TransportError};
 
 /// Maximum number of requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many
 /// within the default deadline, so every accepted request can be answered.
@@ -44,6 +45,10 @@ pub(super) const REQUESTS_WAITING_MAX: usize = 4096;
 /// Maximum number of calls in flight. Full calls are sent whenever a place is free. Where the round trip is short, one call at a
 /// time is enough; where it is long, up to this many overlap.
 pub(super) const CALLS_MAX: usize = 4;
+/// Maximum number of calls in flight to a node that wants keys, each for those of one slot. It bounds how many calls are
+/// pipelined. So many calls take about a third of a millisecond of Redis's time. A node that takes names has [`CALLS_MAX`], of many
+/// names each.
+const NODE_CALLS_MAX: usize = 64;
 
 /// The result of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;
@@ -65,10 +70,11 @@ enum Job {
 }
 
 impl Batcher {
-    pub(super) fn start(transport: Arc<impl ScriptTransport>) -> Self {
+    /// Starts the task. Until `commands` is ready, requests keep their order, and are answered at their deadlines.
+    pub(super) fn start(settings: StoreSettings, commands: Arc<impl CommandSender>) -> Self {
         let (queue, received) = mpsc::unbounded_channel();
         let answering = Arc::new(AtomicBool::new(false));
-        tokio::spawn(run(transport, received, answering.clone()));
+        tokio::spawn(run(settings, commands, received, answering.clone()));
         Self {
             queue,
             waiting: Arc::default(),
@@ -184,11 +190,12 @@ fn ended() -> StoreError {
 /// Runs [`drive`], again after a panic. A panic drops the senders of the callers that it affects, which answers them. Requests
 /// that were not received yet are still in the channel.
 async fn run(
-    transport: Arc<impl ScriptTransport>,
+    settings: StoreSettings,
+    commands: Arc<impl CommandSender>,
     mut received: mpsc::UnboundedReceiver<Job>,
     answering: Arc<AtomicBool>,
 ) {
-    while AssertUnwindSafe(drive(&transport, &mut received, &answering))
+    while AssertUnwindSafe(drive(&settings, &commands, &mut received, &answering))
         .catch_unwind()
         .await
         .is_err()
@@ -200,14 +207,15 @@ async fn run(
 }
 
 /// The loop of the task that owns the queue and the calls in flight. Returns when all [`Batcher`]s are dropped.
-async fn drive<C: ScriptTransport>(
-    transport: &Arc<C>,
+async fn drive<C: CommandSender>(
+    settings: &StoreSettings,
+    commands: &Arc<C>,
     received: &mut mpsc::UnboundedReceiver<Job>,
     answering: &AtomicBool,
 ) {
-    let mut ready = pin!(transport.ready());
+    let mut ready = pin!(commands.ready());
     let mut replies = FuturesUnordered::new();
-    let mut driver = Driver::new(transport.clone());
+    let mut driver = Driver::new(settings.clone(), commands.clone());
     loop {
         while let Ok(job) = received.try_recv() {
             driver.admit(job);
@@ -234,14 +242,16 @@ async fn drive<C: ScriptTransport>(
 }
 
 /// The state of the batcher's task.
-struct Driver<C: ScriptTransport> {
-    transport: Arc<C>,
+struct Driver<C: CommandSender> {
+    settings: StoreSettings,
+    commands: Arc<C>,
     /// Whether calls can be made yet.
     ready: bool,
     queue: PendingQueue,
-    /// Calls in flight, by place; a place is `None` when its call has returned. The first [`ScriptTransport::CALLS`] places are
-    /// for whole calls, further ones for parts of calls.
+    /// Calls in flight, by place; a place is `None` when its call has returned. The first `calls_max` places are for
+    /// whole calls, further ones for parts of calls.
     calls: Vec<Option<InFlight>>,
+    calls_max: usize,
     /// Free places for whole calls.
     free: Vec<usize>,
     /// Work of the calls in flight, and most of it; see [`ScriptRequest::work`].
@@ -261,25 +271,27 @@ struct InFlight {
     whole: Option<Arc<()>>,
 }
 
-impl<C: ScriptTransport> Driver<C> {
-    fn new(transport: Arc<C>) -> Self {
-        let alarm = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let spacing = Spacing::new(transport.deadline());
-        let calls = (0..C::CALLS).map(|_| None).collect();
-        let free = (0..C::CALLS).collect();
-        let queue = transport.queue();
-        let work_max = work_in_flight_max(transport.deadline());
+impl<C: CommandSender> Driver<C> {
+    fn new(settings: StoreSettings, commands: Arc<C>) -> Self {
+        let is_clustered = settings.is_clustered();
+        let calls_max = if is_clustered {
+            NODE_CALLS_MAX
+        } else {
+            CALLS_MAX
+        };
         Self {
-            transport,
+            commands,
             ready: false,
-            queue,
-            calls,
-            free,
+            queue: PendingQueue::new(is_clustered),
+            calls: (0..calls_max).map(|_| None).collect(),
+            calls_max,
+            free: (0..calls_max).collect(),
             work: 0,
-            work_max,
-            spacing,
-            alarm,
+            work_max: work_in_flight_max(settings.deadline),
+            spacing: Spacing::new(settings.deadline),
+            alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: false,
+            settings,
         }
     }
 
@@ -321,7 +333,7 @@ impl<C: ScriptTransport> Driver<C> {
         if !self.ready || self.free.is_empty() {
             return None;
         }
-        let in_flight = C::CALLS - self.free.len();
+        let in_flight = self.calls_max - self.free.len();
         let due = || self.spacing.due().is_some_and(|due| due <= monotonic());
         if !self.queue.is_ready(in_flight, in_flight == 0 || due()) {
             return None;
@@ -340,9 +352,11 @@ impl<C: ScriptTransport> Driver<C> {
         &mut self,
         call: Call,
         whole: Option<Arc<()>>,
-    ) -> impl Future<Output = (usize, Result<Value, TransportError>)> + use<C> {
+    ) -> impl Future<Output = (usize, Result<CommandReply, CallError>)> + use<C> {
         let now = monotonic();
-        let reply = self.transport.clone().call_script(&call);
+        let until = now + self.settings.deadline;
+        let command = self.settings.script_command(&call, until);
+        let commands = self.commands.clone();
         self.spacing.sent(now);
         self.work += call.work;
         let free = if whole.is_none() {
@@ -351,7 +365,7 @@ impl<C: ScriptTransport> Driver<C> {
             None
         };
         let left_by_part =
-            || (C::CALLS..self.calls.len()).find(|place| self.calls[*place].is_none());
+            || (self.calls_max..self.calls.len()).find(|place| self.calls[*place].is_none());
         let place = free.or_else(left_by_part).unwrap_or_else(|| {
             self.calls.push(None);
             self.calls.len() - 1
@@ -361,6 +375,7 @@ impl<C: ScriptTransport> Driver<C> {
             sent: now,
             whole,
         });
+        let reply = async move { commands.send(command?).await };
         reply.map(move |reply| (place, reply))
     }
 
@@ -369,7 +384,7 @@ impl<C: ScriptTransport> Driver<C> {
     fn settle(
         &mut self,
         place: usize,
-        reply: Result<Value, TransportError>,
+        reply: Result<CommandReply, CallError>,
     ) -> Vec<(Call, Arc<()>)> {
         let Some(InFlight {
             mut call,
@@ -380,49 +395,62 @@ impl<C: ScriptTransport> Driver<C> {
             return Vec::new();
         };
         self.work -= call.work;
-        if place < C::CALLS {
+        if place < self.calls_max {
             self.free.push(place);
         }
-        while self.calls.len() > C::CALLS && self.calls.last().is_some_and(Option::is_none) {
+        while self.calls.len() > self.calls_max && self.calls.last().is_some_and(Option::is_none) {
             self.calls.pop();
         }
-        let apart = apart_error();
-        let reply = match &reply {
+        let reply = match reply {
             Ok(reply) => {
                 self.spacing.answered(sent, monotonic());
-                let reply = reply.as_bytes().unwrap_or_default();
-                if call.is_to_be_sent_again(reply) {
+                if call.is_to_be_sent_again(reply.as_bytes()) {
                     return vec![(call, whole.unwrap_or_default())];
                 }
                 if call.by_names
-                    && let Some(parts) = call.split_refused(reply)
+                    && let Some(parts) = call.split_refused(reply.as_bytes())
                 {
                     return each_alone(parts);
                 }
+                if let Some(refusals) = self.queue.refusals() {
+                    refusals.answered(&call, reply.was_redirected);
+                }
                 Ok(reply)
             }
-            Err(TransportError::Error(error)) => Err(error),
-            Err(TransportError::Split) if call.by_names => return each_alone(call.split_by_slot()),
-            Err(TransportError::Split) if call.joint_decisions > 0 => {
+            Err(CallError::TryAgain) if call.joint_decisions > 0 => {
                 // Its parts would not be all or none. Who asked knows what to do.
                 call.note(JointNote::Apart);
-                Err(&apart)
+                Err(apart_error())
             }
-            Err(TransportError::Split) => {
+            Err(CallError::TryAgain) => {
                 let whole = Arc::new(());
-                return call
-                    .split()
-                    .into_iter()
-                    .map(|part| (part, whole.clone()))
-                    .collect();
+                let parts = call.split().into_iter();
+                return parts.map(|part| (part, whole.clone())).collect();
+            }
+            Err(error) => {
+                let error = error.into_store_error();
+                if call.by_names && self.wants_keys(&error) {
+                    return each_alone(call.split_by_slot());
+                }
+                Err(error)
             }
         };
         // A split call has returned when its last part has.
         if whole.is_none_or(|whole| Arc::into_inner(whole).is_some()) {
             self.queue.returned(&call);
         }
-        call.answer(reply);
+        call.answer(reply.as_ref().map(CommandReply::as_bytes));
         Vec::new()
+    }
+
+    /// Whether the answer to a call by names tells that the node wants keys, and has executed nothing.
+    fn wants_keys(&mut self, error: &StoreError) -> bool {
+        match (error, self.queue.refusals()) {
+            (StoreError::Refused(why), Some(refusals)) => {
+                refusals.refused_call(Script::may_have_run(why))
+            }
+            _ => false,
+        }
     }
 
     /// Answers the requests whose deadline has passed. Sets the alarm to the next deadline, or to when waiting requests may be

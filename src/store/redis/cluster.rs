@@ -27,12 +27,12 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::batcher::Batcher;
-use super::command::RedisCommand;
+use super::command::{CommandSender, RedisCommand};
 use super::connection::breaker::random_within;
 use super::connection::endpoint::Endpoint;
 use super::connection::manager::{CONNECT_MAX, ConnectionManager};
 use super::connection::pace::Pace;
-use super::connection::{client, wording};
+use super::connection::{CallError, client, wording};
 use super::reset::Reset;
 use super::target::{HostAndPort, ServerAddress};
 use super::{ConnectionSettings, ProbeCall, RedisNode, RedisStatus, StoreSettings};
@@ -94,19 +94,16 @@ impl Cluster {
     /// Starts the task that keeps the map of slots, and returns at once. Must be called within a tokio runtime.
     pub(super) fn start(store_settings: StoreSettings, seeds: Vec<HostAndPort>) -> Self {
         let map = watch::Sender::new(KnownTopology::Starting);
-        let nodes = Mutex::default();
         let past = Mutex::new(RedisStatus::NONE);
         let started_us = SystemClock.now_us();
-        let outdated = Notify::new();
-        let pace = Mutex::default();
         let state = Arc::new(ClusterState {
             store_settings,
             started_us,
             seeds,
-            nodes,
+            nodes: Mutex::default(),
             map,
-            outdated,
-            pace,
+            outdated: Notify::new(),
+            pace: Mutex::default(),
             past,
             joint: JointCounts::default(),
         });
@@ -136,7 +133,8 @@ impl Cluster {
     ) -> Result<Value, StoreError> {
         let map = self.state.map(Duration::ZERO).await?;
         let follower = RedirectFollower::new(map.node(name)?.manager.clone(), &self.state);
-        follower.follow(command, &mut 0).await
+        let reply = follower.send(command).await;
+        Ok(reply.map_err(CallError::into_store_error)?.value)
     }
 
     /// Waits until the map is known and all its nodes are connected.
@@ -256,7 +254,8 @@ impl ClusterState {
                 endpoint,
                 probe_call(),
             )));
-            let start = || Batcher::start(Arc::new(RedirectFollower::new(manager.clone(), self)));
+            let follower = Arc::new(RedirectFollower::new(manager.clone(), self));
+            let start = || Batcher::start(self.store_settings.clone(), follower.clone());
             Arc::new(RedisNode {
                 batcher: start(),
                 holds: start(),

@@ -1,4 +1,4 @@
-//! What is sent to a server: a command, and how long its answer may take.
+//! What is sent to a server, and what sends it: a command, and how long its answer may take.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -7,9 +7,30 @@ use fred::bytes_utils::Str;
 use fred::types::Value;
 
 use super::batcher::call::Call;
+use super::connection::CallError;
 use super::script::Script;
 use super::{StoreSettings, script_codec};
 use crate::StoreError;
+
+/// Sends commands to the server that has their keys.
+pub(super) trait CommandSender: Send + Sync + 'static {
+    /// Waits until it is known whether commands can be sent, which is soon.
+    fn ready(&self) -> impl Future<Output = ()> + Send;
+
+    /// Sends one command. The future always ends. Errors: [`CallError::TryAgain`] only if the command may be split, and a redirection
+    /// only if it names no keys.
+    fn send(
+        &self,
+        command: RedisCommand,
+    ) -> impl Future<Output = Result<CommandReply, CallError>> + Send;
+}
+
+/// The reply to a command.
+pub(super) struct CommandReply {
+    pub(super) value: Value,
+    /// Whether another node sent it than the one that was asked first.
+    pub(super) was_redirected: bool,
+}
 
 /// A command to a server, to be answered by `until`.
 #[derive(Clone)]
@@ -17,6 +38,8 @@ pub(super) struct RedisCommand {
     pub(super) kind: CommandKind,
     pub(super) arguments: Vec<Value>,
     pub(super) until: Instant,
+    /// Whether it is sent in parts where a moving slot keeps its keys apart. Another one is repeated until they are together.
+    pub(super) may_be_split: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -33,8 +56,12 @@ pub(super) enum CommandKind {
 }
 
 impl RedisCommand {
-    /// The first key that it names.
+    /// The first key that it names, if it names any.
     pub(super) fn key(&self) -> Option<String> {
+        // The number of a script's keys.
+        if self.arguments.get(1) == Some(&Value::Integer(0)) {
+            return None;
+        }
         let index = match self.kind {
             // After the script's hash and the number of keys.
             CommandKind::Script
@@ -44,6 +71,13 @@ impl RedisCommand {
             CommandKind::Read | CommandKind::Delete => 0,
         };
         self.arguments.get(index)?.as_string()
+    }
+}
+
+impl CommandReply {
+    /// What a script replied.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.value.as_bytes().unwrap_or_default()
     }
 }
 
@@ -88,6 +122,8 @@ impl StoreSettings {
             kind,
             arguments,
             until,
+            // It does not wait until all names are on one node: parts for single names need not wait.
+            may_be_split: call.groups.len() > 1,
         })
     }
 

@@ -185,6 +185,7 @@ impl Connection {
             kind,
             arguments,
             until,
+            ..
         } = command;
         let is_exchange = matches!(kind, CommandKind::Exchange(_));
         let _waiting = (!is_exchange).then(|| WaitingCall::new(&self.waiting));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::batcher::call::{HoldAnswer, HoldAsk, ScriptRequest};
-use super::batcher::{Answer, ScriptTransport};
+use super::batcher::Answer;
 use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;

@@ -7,8 +7,9 @@ use fred::types::Value;
 use tokio::time::timeout_at;
 
 use super::batcher::call::{Call, ScriptRequest};
-use super::batcher::{Answer, Answers, Batcher, JointNote, ScriptTransport};
+use super::batcher::{Answer, Answers, Batcher, JointNote};
 use super::cluster::RedirectFollower;
+use super::command::CommandSender;
 use super::connection::CallError;
 use super::connection::manager::ConnectionManager;
 use super::script_codec;
@@ -67,13 +68,10 @@ impl RedisNode {
         loop {
             let command = self.manager.script_command(&call, until)?;
             let reply = match &follower {
-                Some(follower) => follower.follow(command, &mut 0).await?,
-                None => self
-                    .manager
-                    .call(command, false)
-                    .await
-                    .map_err(CallError::into_store_error)?,
+                Some(follower) => follower.send(command).await,
+                None => self.manager.send(command).await,
             };
+            let reply = reply.map_err(CallError::into_store_error)?.value;
             // The loop ends, since each round takes time.
             call.store_time_us =
                 script_codec::parse_store_time(reply.as_bytes().unwrap_or_default());

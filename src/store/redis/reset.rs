@@ -8,7 +8,6 @@
 //! While a slot of a Cluster moves, both nodes may refuse a command with several keys. Then each key is deleted by itself, and
 //! the index last, so that every remaining log stays listed.
 
-use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -16,7 +15,7 @@ use fred::bytes::Bytes;
 use fred::types::Value;
 use futures_util::future::try_join_all;
 
-use super::command::{CommandKind, RedisCommand};
+use super::command::{CommandKind, CommandReply, CommandSender, RedisCommand};
 use super::connection::CallError;
 use super::name;
 use super::script::Script;
@@ -33,12 +32,6 @@ const READS_MAX: usize = 8;
 const OF_ANOTHER_TYPE: &str = "WRONGTYPE";
 /// Bytes of a number in an index.
 const NUMBER: usize = 7;
-
-/// Sends commands to the server that has a subject's keys.
-pub(super) trait CommandSender: Sync {
-    /// Sends one command. Errors: never a redirection where the implementation follows them.
-    fn send(&self, command: RedisCommand) -> impl Future<Output = Result<Value, CallError>> + Send;
-}
 
 /// A Reset of one subject.
 pub(super) struct Reset {
@@ -103,8 +96,10 @@ impl Reset {
                 kind: CommandKind::Read,
                 arguments,
                 until,
+                may_be_split: false,
             })
             .await
+            .map(|reply| reply.value)
             .map_err(CallError::into_store_error)
         {
             Ok(Value::Null) => Ok(Bytes::new()),
@@ -155,9 +150,10 @@ impl Reset {
                 kind: CommandKind::Forget,
                 arguments,
                 until,
+                may_be_split: true,
             })
             .await?;
-        match reply.as_i64() {
+        match reply.value.as_i64() {
             Some(-1) => Ok(None),
             Some(deleted) => Ok(Some(deleted > 0)),
             None => Err(StoreError::InvalidReply(
@@ -179,6 +175,7 @@ impl Reset {
             kind: CommandKind::Delete,
             arguments: vec![Value::String(name.into())],
             until,
+            may_be_split: false,
         };
         let replies = try_join_all(names.into_iter().map(|name| commands.send(delete(name))))
             .await
@@ -186,8 +183,8 @@ impl Reset {
         self.forget(commands, &[], index, until)
             .await
             .map_err(CallError::into_store_error)?;
-        let deleted = |reply: &Value| {
-            reply.as_u64().ok_or_else(|| {
+        let deleted = |reply: &CommandReply| {
+            reply.value.as_u64().ok_or_else(|| {
                 StoreError::InvalidReply("the reply to UNLINK is not a number".to_owned())
             })
         };

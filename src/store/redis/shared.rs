@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fred::types::Value;
 use futures_util::future::BoxFuture;
 
-use super::command::{CommandKind, RedisCommand};
+use super::command::{CommandKind, CommandSender, RedisCommand};
 use super::connection::CallError;
 use super::script::Script;
 use super::{RedisStatus, RedisStore, Servers};
@@ -79,13 +79,13 @@ impl RedisStore {
             kind: CommandKind::Exchange(script),
             arguments: head.into_iter().chain(keys).chain(arguments).collect(),
             until,
+            may_be_split: false,
         };
         match &self.servers {
-            Servers::One(node) => node
-                .manager
-                .call(command, false)
-                .await
-                .map_err(CallError::into_store_error),
+            Servers::One(node) => {
+                let reply = node.manager.send(command).await;
+                Ok(reply.map_err(CallError::into_store_error)?.value)
+            }
             Servers::Many(cluster) => {
                 let name = command.key().unwrap_or_default();
                 Box::pin(cluster.exchange(&name, command)).await

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::call::{Call, ScriptRequest};
-pub(in crate::redis) use super::slot_queues::{NameRefusals, SlotQueues};
+use super::slot_queues::{NameRefusals, SlotQueues};
 use crate::redis::SCRIPT_NAMES_MAX;
 
 /// The requests that wait to be sent to one server.
-pub(in crate::redis) enum PendingQueue {
+pub(super) enum PendingQueue {
     /// The server has all keys.
     Whole(Queue),
     /// The server is a node of a Cluster.
@@ -21,6 +21,22 @@ pub(in crate::redis) enum PendingQueue {
 }
 
 impl PendingQueue {
+    pub(super) fn new(is_clustered: bool) -> Self {
+        if is_clustered {
+            Self::BySlot(SlotQueues::default())
+        } else {
+            Self::Whole(Queue::default())
+        }
+    }
+
+    /// What a node of a Cluster has refused; `None` where the server has all keys.
+    pub(super) fn refusals(&mut self) -> Option<&mut NameRefusals> {
+        match self {
+            Self::Whole(_) => None,
+            Self::BySlot(queues) => Some(&mut queues.refusals),
+        }
+    }
+
     pub(super) fn push(&mut self, request: ScriptRequest) {
         match self {
             Self::Whole(queue) => queue.push(request),
@@ -80,7 +96,7 @@ impl PendingQueue {
 
 /// Requests that wait together: all of one Redis that has all keys, or those of one slot of a Cluster.
 #[derive(Default)]
-pub(in crate::redis) struct Queue {
+pub(super) struct Queue {
     /// Single requests that are not heavy.
     singles: VecDeque<ScriptRequest>,
     /// Batches, and single requests that are heavy, each as a batch of one: a batch may have to wait, and then is passed by.

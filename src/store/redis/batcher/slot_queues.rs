@@ -7,8 +7,6 @@
 //! batch does not delay others. A slot whose requests are all heavy is passed by while enough work is in flight.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use hashbrown::HashMap;
@@ -26,32 +24,41 @@ const BY_SLOT_MAX: usize = 10_000;
 
 /// Whether a node takes names that are not keys of a call, as its answers tell.
 #[derive(Default)]
-pub(in crate::redis) struct NameRefusals {
-    in_a_row: AtomicUsize,
-    accepted: AtomicBool,
+pub(super) struct NameRefusals {
+    in_a_row: usize,
+    accepted: bool,
     /// Calls by slot since the node was found to refuse names.
-    by_slot: AtomicUsize,
+    by_slot: usize,
 }
 
 impl NameRefusals {
+    /// Notes that a call was answered, by the node itself or by another one.
+    pub(super) fn answered(&mut self, call: &Call, was_redirected: bool) {
+        if call.by_names {
+            self.accepted();
+        } else if call.was_refused && !was_redirected {
+            self.refused();
+        }
+    }
+
     /// The node took names of a call.
-    pub(in crate::redis) fn accepted(&self) {
-        self.accepted.store(true, Ordering::Relaxed);
-        self.in_a_row.store(0, Ordering::Relaxed);
+    fn accepted(&mut self) {
+        self.accepted = true;
+        self.in_a_row = 0;
     }
 
     /// The node refused a name, and then took it as a key.
-    pub(in crate::redis) fn refused(&self) {
-        self.in_a_row.fetch_add(1, Ordering::Relaxed);
+    fn refused(&mut self) {
+        self.in_a_row += 1;
     }
 
     /// The node refused a whole call. Returns whether it may be sent again by slot: only if nothing can have been written. So the
     /// script must not have run, as far as the error tells. And the node must never have taken a call: where it did, it may have
     /// refused this one for another reason.
-    pub(in crate::redis) fn refused_call(&self, may_have_run: bool) -> bool {
-        let takes_none = !self.accepted.load(Ordering::Relaxed);
+    pub(super) fn refused_call(&mut self, may_have_run: bool) -> bool {
+        let takes_none = !self.accepted;
         if takes_none {
-            self.in_a_row.store(REFUSALS_MAX, Ordering::Relaxed);
+            self.in_a_row = REFUSALS_MAX;
         } else {
             // The server at this address may have changed.
             self.refused();
@@ -60,29 +67,30 @@ impl NameRefusals {
     }
 
     fn takes_names(&self) -> bool {
-        self.in_a_row.load(Ordering::Relaxed) < REFUSALS_MAX
+        self.in_a_row < REFUSALS_MAX
     }
 
     /// Counts a call by slot to a node that refuses names.
-    fn count_by_slot(&self) {
-        if self.by_slot.fetch_add(1, Ordering::Relaxed) + 1 >= BY_SLOT_MAX {
-            self.by_slot.store(0, Ordering::Relaxed);
+    fn count_by_slot(&mut self) {
+        self.by_slot += 1;
+        if self.by_slot >= BY_SLOT_MAX {
+            self.by_slot = 0;
             // One more refusal is enough.
-            self.in_a_row.store(REFUSALS_MAX - 1, Ordering::Relaxed);
+            self.in_a_row = REFUSALS_MAX - 1;
         }
     }
 }
 
 /// Holds the waiting requests by slot, and the order in which the slots are served.
 #[derive(Default)]
-pub(in crate::redis) struct SlotQueues {
+pub(super) struct SlotQueues {
     /// By slot. Each slot here is in `singles` or `batches`, or has a call in flight.
     queues: HashMap<u16, SlotQueue>,
     singles: VecDeque<u16>,
     batches: VecDeque<u16>,
     /// Whether `batches` is served next.
     batch_next: bool,
-    refusals: Arc<NameRefusals>,
+    pub(super) refusals: NameRefusals,
 }
 
 /// The requests that wait for one slot.
@@ -93,13 +101,6 @@ struct SlotQueue {
 }
 
 impl SlotQueues {
-    pub(in crate::redis) fn new(refusals: Arc<NameRefusals>) -> Self {
-        Self {
-            refusals,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn push(&mut self, request: ScriptRequest) {
         let slot = name::slot(&request.name);
         let queue = self.queues.entry(slot);

@@ -1,4 +1,4 @@
-//! The batcher over transports that panic or do not answer. It answers every request in time and goes on.
+//! The batcher over senders that panic or do not answer. It answers every request in time and goes on.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,37 +9,44 @@ use tokio::time::timeout;
 use super::call::Purpose;
 use super::*;
 use crate::redis::SCRIPT_NAMES_MAX;
+use crate::redis::command::RedisCommand;
+use crate::redis::target::RedisTarget;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX};
 
-/// A transport that panics on its first call and refuses the others with [`REFUSAL`].
+/// A sender that panics on its first call and refuses the others with [`REFUSAL`].
 struct Panics {
     calls: AtomicUsize,
 }
 
 const REFUSAL: &str = "a call that was sent";
 
-impl ScriptTransport for Panics {
-    fn deadline(&self) -> Duration {
-        LONG
-    }
-
+impl CommandSender for Panics {
     async fn ready(&self) {}
 
-    fn call_script(
-        self: Arc<Self>,
-        _call: &Call,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        async move {
-            // So that more requests come while the call is in flight.
-            tokio::task::yield_now().await;
-            assert!(
-                self.calls.fetch_add(1, Ordering::SeqCst) > 0,
-                "this test makes the first call panic"
-            );
-            Err(StoreError::Refused(REFUSAL.to_owned()).into())
-        }
+    async fn send(&self, _command: RedisCommand) -> Result<CommandReply, CallError> {
+        // So that more requests come while the call is in flight.
+        tokio::task::yield_now().await;
+        assert!(
+            self.calls.fetch_add(1, Ordering::SeqCst) > 0,
+            "this test makes the first call panic"
+        );
+        Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
+}
+
+/// The settings of a store at this URL.
+fn settings(url: &str, deadline: Duration) -> StoreSettings {
+    StoreSettings {
+        target: Arc::new(RedisTarget::parse(url).unwrap()),
+        script: Arc::new(Script::new(false)),
+        deadline,
+        injected: None,
+    }
+}
+
+fn start(deadline: Duration, commands: Arc<impl CommandSender>) -> Batcher {
+    Batcher::start(settings("redis://127.0.0.1:1", deadline), commands)
 }
 
 fn request(name: &str, deadline: Duration) -> ScriptRequest {
@@ -55,9 +62,8 @@ fn request(name: &str, deadline: Duration) -> ScriptRequest {
 
 #[tokio::test]
 async fn a_panic_ends_the_calls_in_flight_and_no_caller_waits_for_ever() {
-    let batcher = Batcher::start(Arc::new(Panics {
-        calls: AtomicUsize::new(0),
-    }));
+    let calls = AtomicUsize::new(0);
+    let batcher = start(LONG, Arc::new(Panics { calls }));
     let deadline = Duration::from_secs(60);
     let lost = batcher.take(request("lost", deadline), deadline).unwrap();
     let part = batcher
@@ -85,9 +91,8 @@ async fn a_panic_ends_the_calls_in_flight_and_no_caller_waits_for_ever() {
     );
 }
 
-/// A transport that holds every call until it is allowed to return, and then refuses it.
+/// A sender that holds every call until it is allowed to return, and then refuses it.
 struct Silent {
-    deadline: Duration,
     ready: Semaphore,
     returns: Semaphore,
     begun: AtomicUsize,
@@ -103,13 +108,12 @@ impl Silent {
         let ready = Semaphore::new(ready);
         let returns = Semaphore::new(0);
         let silent = Arc::new(Self {
-            deadline,
             ready,
             returns,
             begun: AtomicUsize::new(0),
             returned: AtomicUsize::new(0),
         });
-        (silent.clone(), Batcher::start(silent))
+        (silent.clone(), start(deadline, silent))
     }
 
     /// Calls begun and calls returned.
@@ -128,25 +132,16 @@ impl Silent {
     }
 }
 
-impl ScriptTransport for Silent {
-    fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
+impl CommandSender for Silent {
     async fn ready(&self) {
         self.ready.acquire().await.unwrap().forget();
     }
 
-    fn call_script(
-        self: Arc<Self>,
-        _call: &Call,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        async move {
-            self.begun.fetch_add(1, Ordering::SeqCst);
-            self.returns.acquire().await.unwrap().forget();
-            self.returned.fetch_add(1, Ordering::SeqCst);
-            Err(StoreError::Refused(REFUSAL.to_owned()).into())
-        }
+    async fn send(&self, _command: RedisCommand) -> Result<CommandReply, CallError> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.returns.acquire().await.unwrap().forget();
+        self.returned.fetch_add(1, Ordering::SeqCst);
+        Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
 }
 
@@ -314,7 +309,7 @@ async fn a_request_before_calls_can_be_made_is_answered_at_its_deadline_or_sent_
     assert_eq!(silent.calls(), (1, 1));
 }
 
-/// A transport that takes calls for one name only.
+/// A sender that takes calls for one name only.
 #[derive(Default)]
 struct OneByOne {
     /// The number of names of each call.
@@ -327,34 +322,30 @@ impl OneByOne {
     }
 }
 
-impl ScriptTransport for OneByOne {
-    fn deadline(&self) -> Duration {
-        LONG
-    }
-
+impl CommandSender for OneByOne {
     async fn ready(&self) {}
 
-    fn call_script(
-        self: Arc<Self>,
-        call: &Call,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let names = call.groups.len();
+    async fn send(&self, command: RedisCommand) -> Result<CommandReply, CallError> {
+        let names = key_count(&command);
         self.names().push(names);
-        async move {
-            tokio::task::yield_now().await;
-            Err(if names > 1 {
-                TransportError::Split
-            } else {
-                StoreError::Refused(REFUSAL.to_owned()).into()
-            })
-        }
+        tokio::task::yield_now().await;
+        Err(if names > 1 {
+            CallError::TryAgain
+        } else {
+            StoreError::Refused(REFUSAL.to_owned()).into()
+        })
     }
+}
+
+/// Number of keys of a script call. Each name here has one.
+fn key_count(command: &RedisCommand) -> usize {
+    usize::try_from(command.arguments[1].as_i64().unwrap()).unwrap()
 }
 
 #[tokio::test]
 async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
-    let transport = Arc::new(OneByOne::default());
-    let batcher = Batcher::start(transport.clone());
+    let one_by_one = Arc::new(OneByOne::default());
+    let batcher = start(LONG, one_by_one.clone());
     for round in 1..=3 {
         let requests = (0..100)
             .map(|place| request(&(place % 40).to_string(), LONG))
@@ -364,7 +355,7 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
             answers.each,
             vec![Err(StoreError::Refused(REFUSAL.to_owned())); 100]
         );
-        let names = transport.names().clone();
+        let names = one_by_one.names().clone();
         let alone = names.iter().filter(|names| **names == 1).count();
         let together: usize = names.iter().filter(|names| **names > 1).sum();
         assert_eq!(
@@ -378,42 +369,27 @@ async fn a_call_that_cannot_be_sent_whole_is_sent_name_by_name() {
 
 /// A node of a Cluster that refuses every call by names as a whole, and takes names of one slot as keys.
 struct WantsKeys {
-    refusals: Arc<queue::NameRefusals>,
+    calls_by_names: AtomicUsize,
 }
 
-impl ScriptTransport for WantsKeys {
-    const CALLS: usize = 64;
-
-    fn queue(&self) -> PendingQueue {
-        PendingQueue::BySlot(queue::SlotQueues::new(self.refusals.clone()))
-    }
-
-    fn deadline(&self) -> Duration {
-        LONG
-    }
-
+impl CommandSender for WantsKeys {
     async fn ready(&self) {}
 
-    fn call_script(
-        self: Arc<Self>,
-        call: &Call,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let by_names = call.by_names;
-        async move {
-            tokio::task::yield_now().await;
-            if by_names && self.refusals.refused_call(false) {
-                return Err(TransportError::Split);
-            }
-            Err(StoreError::Refused(REFUSAL.to_owned()).into())
+    async fn send(&self, command: RedisCommand) -> Result<CommandReply, CallError> {
+        tokio::task::yield_now().await;
+        if key_count(&command) == 0 {
+            self.calls_by_names.fetch_add(1, Ordering::SeqCst);
         }
+        Err(StoreError::Refused(REFUSAL.to_owned()).into())
     }
 }
 
 #[tokio::test]
 async fn every_slot_of_a_call_that_was_refused_as_a_whole_is_served_again() {
-    let batcher = Batcher::start(Arc::new(WantsKeys {
-        refusals: Arc::default(),
-    }));
+    let node = Arc::new(WantsKeys {
+        calls_by_names: AtomicUsize::new(0),
+    });
+    let batcher = Batcher::start(settings("redis-cluster://127.0.0.1:1", LONG), node.clone());
     for round in 0..3 {
         let batch = (0..32)
             .map(|number| request(&format!("{{{number}}}"), SHORT))
@@ -424,6 +400,7 @@ async fn every_slot_of_a_call_that_was_refused_as_a_whole_is_served_again() {
             vec![Err(StoreError::Refused(REFUSAL.to_owned())); 32],
             "round {round}"
         );
+        assert_eq!(node.calls_by_names.load(Ordering::SeqCst), 1);
     }
 }
 

@@ -22,9 +22,7 @@ use super::{CallError, Connection};
 use crate::clock::{Clock, SystemClock, monotonic};
 use crate::random;
 use crate::redis::batcher::call::Call;
-use crate::redis::batcher::{ScriptTransport, TransportError};
-use crate::redis::command::{CommandKind, RedisCommand};
-use crate::redis::reset::CommandSender;
+use crate::redis::command::{CommandKind, CommandReply, CommandSender, RedisCommand};
 use crate::redis::{ConnectionSettings, ProbeCall, RedisStatus};
 use crate::{ConnectionHealth, Outage, StoreError};
 use task::run;
@@ -170,6 +168,11 @@ impl ConnectionManager {
             .script_command(call, until)
     }
 
+    /// The time within which a healthy Redis answers.
+    pub(in crate::redis) fn deadline(&self) -> Duration {
+        self.state.settings.store_settings.deadline
+    }
+
     /// Waits until `until` for the first probe to be over. Errors: Redis is down, or [`StoreError::Deadline`] with `deadline`.
     pub(in crate::redis) async fn usable(
         &self,
@@ -270,11 +273,7 @@ impl Drop for ConnectionManager {
     }
 }
 
-impl ScriptTransport for ConnectionManager {
-    fn deadline(&self) -> Duration {
-        self.state.settings.store_settings.deadline
-    }
-
+impl CommandSender for ConnectionManager {
     /// Waits until the first probe is over. A probe always ends.
     async fn ready(&self) {
         // The sender lives as long as `self`.
@@ -286,22 +285,14 @@ impl ScriptTransport for ConnectionManager {
             .await;
     }
 
-    fn call_script(
-        self: Arc<Self>,
-        call: &Call,
-    ) -> impl Future<Output = Result<Value, TransportError>> + Send + use<> {
-        let command = self.script_command(call, monotonic() + self.deadline());
-        async move {
-            self.call(command?, false)
-                .await
-                .map_err(|error| error.into_store_error().into())
-        }
-    }
-}
-
-impl CommandSender for ConnectionManager {
-    async fn send(&self, command: RedisCommand) -> Result<Value, CallError> {
-        self.call(command, false).await
+    async fn send(&self, command: RedisCommand) -> Result<CommandReply, CallError> {
+        let sent = self.call(command, false).await;
+        // It should have all keys, so a redirection is an error.
+        let value = sent.map_err(CallError::into_store_error)?;
+        Ok(CommandReply {
+            value,
+            was_redirected: false,
+        })
     }
 }
 

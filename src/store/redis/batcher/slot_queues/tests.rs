@@ -71,9 +71,9 @@ fn name(number: u64) -> String {
 
 /// The queues of a node that wants names to be keys.
 fn by_slot() -> SlotQueues {
-    let refusals = NameRefusals::default();
-    refusals.refused_call(false);
-    SlotQueues::new(Arc::new(refusals))
+    let mut queues = SlotQueues::default();
+    queues.refusals.refused_call(false);
+    queues
 }
 
 fn slots(call: &Call) -> BTreeSet<u16> {
@@ -217,8 +217,7 @@ fn expired_requests_are_taken_out_and_their_slot_goes_on() {
 #[test]
 fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     let now = monotonic();
-    let refusals = Arc::new(NameRefusals::default());
-    let mut queues = SlotQueues::new(refusals.clone());
+    let mut queues = SlotQueues::default();
     let batch = || {
         (0..1_000)
             .map(|number| request(number, &format!("{{{number}}}"), now))
@@ -227,19 +226,19 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
     queues.push_batch(batch());
     assert!(queues.is_ready(CALLS_MAX - 1, false) && !queues.is_ready(CALLS_MAX, true));
     assert_eq!(queues.compose(WORK_MAX).groups.len(), SCRIPT_NAMES_MAX);
-    (1..REFUSALS_MAX).for_each(|_| refusals.refused());
-    refusals.accepted();
-    refusals.refused();
+    (1..REFUSALS_MAX).for_each(|_| queues.refusals.refused());
+    queues.refusals.accepted();
+    queues.refusals.refused();
     assert_eq!(queues.compose(WORK_MAX).groups.len(), SCRIPT_NAMES_MAX);
-    (1..REFUSALS_MAX).for_each(|_| refusals.refused());
+    (1..REFUSALS_MAX).for_each(|_| queues.refusals.refused());
     assert_eq!(queues.compose(WORK_MAX).groups.len(), 1);
     assert!(queues.is_ready(CALLS_MAX, false));
     // A node that took names once may fail a call for another reason.
-    refusals.accepted();
-    assert!(!refusals.refused_call(false));
+    queues.refusals.accepted();
+    assert!(!queues.refusals.refused_call(false));
     assert!(!queues.is_ready(CALLS_MAX, false));
     // Unless it does so again and again.
-    assert!((1..REFUSALS_MAX).all(|_| !refusals.refused_call(false)));
+    assert!((1..REFUSALS_MAX).all(|_| !queues.refusals.refused_call(false)));
     assert!(queues.is_ready(CALLS_MAX, false));
     assert!(NameRefusals::default().refused_call(false));
 }
@@ -248,9 +247,8 @@ fn a_call_takes_names_of_many_slots_until_the_node_refuses_them_in_a_row() {
 #[test]
 fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
     let now = monotonic();
-    let refusals = Arc::new(NameRefusals::default());
-    assert!(!refusals.refused_call(true));
-    let mut queues = SlotQueues::new(refusals);
+    let mut queues = SlotQueues::default();
+    assert!(!queues.refusals.refused_call(true));
     queues.push_batch(
         (0..9)
             .map(|number| request(number, &format!("{{{number}}}"), now))
@@ -262,9 +260,8 @@ fn a_call_that_may_have_run_is_not_sent_again_and_the_next_ones_go_by_slot() {
 #[test]
 fn names_are_tried_again_after_many_calls_by_slot() {
     let now = monotonic();
-    let refusals = Arc::new(NameRefusals::default());
-    let mut queues = SlotQueues::new(refusals.clone());
-    (0..REFUSALS_MAX).for_each(|_| refusals.refused());
+    let mut queues = SlotQueues::default();
+    (0..REFUSALS_MAX).for_each(|_| queues.refusals.refused());
     for round in 0..2 {
         for number in 0..BY_SLOT_MAX as u64 {
             queues.push(request(number, "{0}", now));
@@ -279,7 +276,7 @@ fn names_are_tried_again_after_many_calls_by_slot() {
         let call = queues.compose(WORK_MAX);
         assert!(call.by_names && call.groups.len() == 9, "round {round}");
         queues.returned(&call);
-        refusals.refused();
+        queues.refusals.refused();
     }
-    assert!(!refusals.takes_names());
+    assert!(!queues.refusals.takes_names());
 }
