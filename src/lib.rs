@@ -10,8 +10,8 @@
 //! # The map, in reading order
 //! `src/core` (`tollgate-core`) is pure. It depends on none of the others.
 //! - [`key`]: `Key`, `Cost`: checked subject and cost of a request
-//! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name; `plan::envoy`: which plan decides a descriptor of Envoy
 //! - [`decision`]: `Decision`, `Outcome`, `LimitStatus`: the result of a request and its numbers
+//! - [`plan`]: `Plan`, `Limit`, `PlanSet`: what is allowed, looked up by name; `plan::envoy`: which plan decides a descriptor of Envoy
 //! - [`joint`]: `JointDecision`: the result of several requests that pass together or not at all
 //! - [`headers`]: the result as header fields for HTTP clients
 //! - [`algorithm`]: the maths of each kind of limit

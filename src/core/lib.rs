@@ -13,9 +13,9 @@
 
 pub mod key;
 
-pub mod plan;
-
 pub mod decision;
+
+pub mod plan;
 
 pub mod joint;
 

@@ -7,6 +7,7 @@ pub mod envoy;
 mod fingerprint;
 mod holds;
 mod limit;
+mod on_store_failure;
 mod overrides;
 mod set;
 
@@ -21,6 +22,7 @@ pub use limit::{
     Algorithm, Anchor, BLOCK_MAX, BLOCK_MIN, BURST_MAX, Limit, LimitError, PRECISION_DEFAULT,
     PRECISION_MAX, PRECISION_MIN, QUOTA_MAX, SLIDING_LOG_QUOTA_MAX, WINDOW_MAX, WINDOW_MIN,
 };
+pub use on_store_failure::{OnStoreFailure, PolicyAnswer};
 pub use overrides::{
     AppliedOverride, LimitQuota, OVERRIDE_KEYS_MAX, OVERRIDE_PREFIXES_MAX, OverrideEffect,
     OverrideError, OverrideFault, OverrideSource, OverrideSubject, OverrideTable, PlanOverride,
@@ -152,32 +154,6 @@ impl Rule {
     /// Asks all of these limits.
     pub fn limits(limits: impl IntoIterator<Item = Limit>) -> Self {
         Self::Limits(limits.into_iter().collect())
-    }
-}
-
-/// The policy of a plan for when the store cannot decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnStoreFailure {
-    /// Count against this replica's share in its own memory. The share is `ceil(quota / replicas)`.
-    #[default]
-    Local,
-    /// Allow (fail open).
-    Allow,
-    /// Deny (fail closed).
-    Deny,
-}
-
-impl OnStoreFailure {
-    /// Every policy.
-    pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
-
-    /// Its value in the config.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
     }
 }
 

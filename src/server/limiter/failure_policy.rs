@@ -7,19 +7,20 @@ use super::{Limiter, PlanSnapshot};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{OnStoreFailure, Plan};
+use tollgate_core::plan::{Plan, PolicyAnswer};
 use tollgate_store::{Check, StoreError};
 
-/// The answer of a policy that counts nothing. `None` if this replica counts in its own memory.
+/// The answer of a policy that counts nothing, or cannot count. `None` if this replica counts in its own memory.
 fn uncounted_answer(plan: &Plan, error: &StoreError) -> Option<Decision> {
-    match plan.on_store_failure {
-        OnStoreFailure::Allow => Some(fail_open()),
-        OnStoreFailure::Deny => Some(fail_closed(plan)),
+    match plan.on_store_failure.answer() {
+        PolicyAnswer::Always(outcome, by) => {
+            Some(Decision::uncounted(outcome, by, None).shadowed_if(plan.shadow))
+        }
         // An embedded store that is full has no second memory to count in.
-        OnStoreFailure::Local if *error == StoreError::Full => Some(fail_open()),
+        PolicyAnswer::Counted if *error == StoreError::Full => Some(fail_open()),
         // Open holds are not counted in this replica's memory.
-        OnStoreFailure::Local if plan.limits().is_empty() => Some(fail_open()),
-        OnStoreFailure::Local => None,
+        PolicyAnswer::Counted if plan.limits().is_empty() => Some(fail_open()),
+        PolicyAnswer::Counted => None,
     }
 }
 
@@ -126,8 +127,4 @@ fn above_share(share: &Plan, limit: usize) -> Decision {
 
 pub(super) fn fail_open() -> Decision {
     Decision::uncounted(Outcome::Allowed, DecidedBy::FailOpen, None)
-}
-
-fn fail_closed(plan: &Plan) -> Decision {
-    Decision::uncounted(Outcome::Denied, DecidedBy::FailClosed, None).shadowed_if(plan.shadow)
 }

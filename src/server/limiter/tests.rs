@@ -17,7 +17,7 @@ use super::*;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::Outcome;
 use tollgate_core::key::{Cost, Key};
-use tollgate_core::plan::{Algorithm, Anchor, Limit, OnStoreFailure, Rule};
+use tollgate_core::plan::{Algorithm, Anchor, Limit, OnStoreFailure, PolicyAnswer, Rule};
 use tollgate_store::JointFailure;
 use tollgate_store::Verdict;
 use tollgate_store::clock::monotonic;

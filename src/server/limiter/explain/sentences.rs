@@ -6,7 +6,7 @@ use super::Explanation;
 use tollgate_core::algorithm::holds::NoteFigures;
 use tollgate_core::decision::{DecidedBy, LimitStatus, Outcome};
 use tollgate_core::duration::Shown;
-use tollgate_core::plan::{Algorithm, Limit, OnStoreFailure, Rule};
+use tollgate_core::plan::{Algorithm, Limit, PolicyAnswer, Rule};
 
 impl Explanation {
     /// One sentence for people.
@@ -84,22 +84,23 @@ impl Explanation {
             "because the plan says on_store_failure: {}",
             policy.as_str()
         );
-        match policy {
-            OnStoreFailure::Local if self.next.decided_by == DecidedBy::LocalFallback => {
+        match policy.answer() {
+            PolicyAnswer::Counted if self.next.decided_by == DecidedBy::LocalFallback => {
                 format!(
                     "this replica counts in its own memory against its share of the quota: the next request of cost 1 {}",
                     self.outcome()
                 )
             }
-            OnStoreFailure::Local if self.plan.limits().is_empty() => {
+            PolicyAnswer::Counted if self.plan.limits().is_empty() => {
                 "the next request is allowed, because a replica counts no slots in its own memory"
                     .to_owned()
             }
-            OnStoreFailure::Local => {
+            PolicyAnswer::Counted => {
                 "the next request is allowed, because this replica's own memory is full".to_owned()
             }
-            OnStoreFailure::Allow => format!("the next request is allowed, {because}"),
-            OnStoreFailure::Deny => format!("the next request is denied, {because}"),
+            PolicyAnswer::Always(outcome, _) => {
+                format!("the next request is {}, {because}", outcome.as_str())
+            }
         }
     }
 

@@ -2,30 +2,45 @@
 
 use super::*;
 
+/// Plans of the same limit, each with the policy that it is named by.
+fn of_every_policy() -> PlanSet {
+    let plans = OnStoreFailure::ALL.map(|on_store_failure| Plan {
+        on_store_failure,
+        ..plan(on_store_failure.as_str(), 10)
+    });
+    plans.into_iter().collect()
+}
+
 #[tokio::test]
 async fn the_plan_s_policy_answers_when_the_store_cannot_decide() {
     let limiter = broken();
-    assert_eq!(
-        check(&limiter, "allow", 1).await,
-        (Outcome::Allowed, DecidedBy::FailOpen)
-    );
-    assert_eq!(
-        check(&limiter, "deny", 1).await,
-        (Outcome::Denied, DecidedBy::FailClosed)
-    );
+    limiter.reload(of_every_policy());
+    for policy in OnStoreFailure::ALL {
+        let (outcome, by) = match policy.answer() {
+            PolicyAnswer::Always(outcome, by) => (outcome, by),
+            PolicyAnswer::Counted => (Outcome::Allowed, DecidedBy::LocalFallback),
+        };
+        let plan = policy.as_str();
+        assert_eq!(check(&limiter, plan, 1).await, (outcome, by), "{plan}");
+        let explained = limiter.explain(request(plan, 1).key, plan, None).await;
+        let sentence = explained.unwrap().sentence();
+        let says = format!(" is {}", outcome.as_str());
+        assert!(sentence.contains(&says), "{plan}: {sentence}");
+    }
 }
 
 #[tokio::test]
 async fn a_full_embedded_store_allows_unless_the_plan_denies() {
     let limiter = limiter(Broken(StoreError::Full));
-    assert_eq!(
-        check(&limiter, "ten", 1).await,
-        (Outcome::Allowed, DecidedBy::FailOpen)
-    );
-    assert_eq!(
-        check(&limiter, "deny", 1).await,
-        (Outcome::Denied, DecidedBy::FailClosed)
-    );
+    limiter.reload(of_every_policy());
+    for policy in OnStoreFailure::ALL {
+        let (outcome, by) = match policy.answer() {
+            PolicyAnswer::Always(outcome, by) => (outcome, by),
+            PolicyAnswer::Counted => (Outcome::Allowed, DecidedBy::FailOpen),
+        };
+        let plan = policy.as_str();
+        assert_eq!(check(&limiter, plan, 1).await, (outcome, by), "{plan}");
+    }
 }
 
 #[tokio::test]
