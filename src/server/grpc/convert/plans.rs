@@ -14,12 +14,7 @@ pub(in crate::grpc) fn plan(plan: &Plan) -> pb::Plan {
         unlimited: plan.rule == Rule::Unlimited,
         blocked: plan.rule == Rule::Blocked,
         shadow: plan.shadow,
-        on_store_failure: match plan.on_store_failure {
-            OnStoreFailure::Local => pb::OnStoreFailure::Local,
-            OnStoreFailure::Allow => pb::OnStoreFailure::Allow,
-            OnStoreFailure::Deny => pb::OnStoreFailure::Deny,
-        }
-        .into(),
+        on_store_failure: on_store_failure(plan.on_store_failure).into(),
         limits: limits(plan),
         candidate: plan
             .candidate
@@ -27,6 +22,12 @@ pub(in crate::grpc) fn plan(plan: &Plan) -> pb::Plan {
             .map_or_else(String::new, |candidate| candidate.name.to_string()),
         holds: matches!(plan.rule, Rule::Limits(_)).then(|| holds::terms(&plan.holds)),
     }
+}
+
+/// The value of the policy's name. A test below finds one that has none.
+fn on_store_failure(policy: OnStoreFailure) -> pb::OnStoreFailure {
+    let name = format!("ON_STORE_FAILURE_{}", policy.as_str().to_ascii_uppercase());
+    pb::OnStoreFailure::from_str_name(&name).unwrap_or_default()
 }
 
 /// All limits of a plan, in the order of the config.
@@ -89,5 +90,23 @@ fn pb_anchor(anchor: Anchor) -> pb::Anchor {
     match anchor {
         Anchor::Clock => pb::Anchor::Clock,
         Anchor::FirstRequest => pb::Anchor::FirstRequest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_has_a_value_and_every_value_a_policy() {
+        let values = OnStoreFailure::ALL.map(|policy| (policy.as_str(), on_store_failure(policy)));
+        for (name, value) in values {
+            assert_ne!(value, pb::OnStoreFailure::Unspecified, "{name}");
+        }
+        let on_the_wire = (0..100).filter_map(|number| pb::OnStoreFailure::try_from(number).ok());
+        let unused: Vec<_> = on_the_wire
+            .filter(|value| values.iter().all(|(_, used)| used != value))
+            .collect();
+        assert_eq!(unused, [pb::OnStoreFailure::Unspecified]);
     }
 }
