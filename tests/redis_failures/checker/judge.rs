@@ -31,7 +31,7 @@ pub fn check(history: &History) -> Vec<Violation> {
             Some(witness) => violations.extend(serial::check(history, plan, witness, &calls)),
             None => violations.extend(stored(history, plan, &calls)),
         }
-        if plan.on_store_failure == OnStoreFailure::Local {
+        if promised(plan.on_store_failure) == Promise::Share {
             violations.extend(local(&plan.share(history.replicas), &calls));
         }
     }
@@ -78,12 +78,30 @@ fn may_answer(on_store_failure: OnStoreFailure, answer: &Answer) -> bool {
         DecidedBy::Store => answer.outcome != Outcome::NeverFits,
         DecidedBy::DenyCache => matches!(answer.outcome, Outcome::Denied | Outcome::OtherDenied),
         by @ (DecidedBy::LocalFallback | DecidedBy::FailOpen | DecidedBy::FailClosed) => {
-            match on_store_failure {
-                OnStoreFailure::Local => by == DecidedBy::LocalFallback,
-                OnStoreFailure::Allow => by == DecidedBy::FailOpen && passes,
-                OnStoreFailure::Deny => by == DecidedBy::FailClosed && !answer.allowed,
+            match promised(on_store_failure) {
+                Promise::Share => by == DecidedBy::LocalFallback,
+                Promise::Everything => by == DecidedBy::FailOpen && passes,
+                Promise::Nothing => by == DecidedBy::FailClosed && !answer.allowed,
             }
         }
+    }
+}
+
+/// What a policy grants while the store cannot decide.
+#[derive(PartialEq, Eq)]
+enum Promise {
+    /// This replica's share of the quota.
+    Share,
+    Everything,
+    Nothing,
+}
+
+/// What docs/failures.md promises of each policy. What the policies state of themselves is judged here, so it is not asked.
+fn promised(policy: OnStoreFailure) -> Promise {
+    match policy {
+        OnStoreFailure::Local => Promise::Share,
+        OnStoreFailure::Allow => Promise::Everything,
+        OnStoreFailure::Deny => Promise::Nothing,
     }
 }
 
