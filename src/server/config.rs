@@ -20,7 +20,6 @@ mod settings;
 mod source;
 mod status;
 mod store;
-mod store_url;
 mod tree;
 mod warnings;
 mod watch;
@@ -39,7 +38,6 @@ pub use listen::ListenSection;
 pub use source::{FILE_BYTES_MAX as CONFIG_BYTES_MAX, Flag, Origin, Sources};
 pub use status::{ShownKeys, StatusSection};
 pub use store::{Readiness, StoreSection};
-pub use store_url::StoreUrl;
 pub use watch::ConfigWatch;
 
 /// The plans of a server without a config, as a config file.

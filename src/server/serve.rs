@@ -163,7 +163,7 @@ impl Process {
         let worker_count = config.workers.unwrap_or_else(cores);
         let caps = connection_caps(worker_count);
         let limiter = shared_limiter(&mut config, worker_count.get());
-        let stores = Stores::new(&config.store);
+        let stores = Stores::new(&config.store).map_err(|error| fail(2, &error))?;
         let registry = stores.registry();
         let replicas = stores
             .counts_replicas(&config)

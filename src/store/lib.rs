@@ -1,4 +1,5 @@
-//! `trait Store` decides a batch of checks, each one atomically. [`StoreError`] says why it could not.
+//! `trait Store` decides a batch of checks, each one atomically. [`StoreError`] says why it could not. [`StoreTarget`] and
+//! [`ConfiguredStore`] list the stores that a config may name.
 
 #![cfg_attr(
     not(test),
@@ -11,6 +12,7 @@
     )
 )]
 
+mod error;
 mod joint;
 mod memory;
 mod overrides;
@@ -28,13 +30,18 @@ pub mod small_file;
 #[cfg(test)]
 #[path = "../fuzz.rs"]
 mod fuzz;
+#[cfg(test)]
+mod tests;
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clock::SystemClock;
+pub use error::StoreError;
 pub use joint::{Charged, JointFailure, JointUndos, Settled};
-pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryOverrides, MemoryStore};
+pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryOverrides, MemoryStore, MemoryTarget};
 pub use overrides::{
     Expiry, OverrideChange, OverrideChanged, OverrideNews, OverrideRecord, OverrideSet,
     OverrideStore, OverrideVersion,
@@ -48,9 +55,9 @@ use tollgate_core::algorithm::holds::{
     HoldCall, HoldVerdict, LeaseCall, LeaseVerdict, NoteFigures,
 };
 pub use tollgate_core::algorithm::{GivenBack, Mode, Verdict};
-use tollgate_core::duration::Shown;
 use tollgate_core::key::{Cost, Key};
 use tollgate_core::plan::Plan;
+use url::Url;
 
 /// One request: charge a key by a plan, or ask whether it could be. `P` is the plan. A caller names it, as in `Check<String>`, and the
 /// limiter replaces the name by the plan before it asks a store.
@@ -276,70 +283,86 @@ pub fn has_charges(checks: &[Check]) -> bool {
     checks.iter().any(|check| check.mode == Mode::Charge)
 }
 
-/// Why a store could not decide. The limiter answers by the plan's policy then.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// No answer within the deadline: the store is slow, stopped or out of reach. The charge may still take effect.
-    #[error("no answer from the store within {}", whole_ms(*.0))]
-    Deadline(Duration),
-    /// The store cannot be reached: check its address and its health.
-    #[error("the store is out of reach: {0}")]
-    Unreachable(String),
-    /// As [`Self::Unreachable`], and that was known before: it was not asked, so nothing was done.
-    #[error("the store is out of reach: {0}")]
-    NotSent(String),
-    /// The store answered with an error: it is read-only, out of memory, loading, or lacks a permission.
-    #[error("the store refused: {0}")]
-    Refused(String),
-    /// The store's answer cannot be understood: check what listens at its address.
-    #[error("the store's answer makes no sense: {0}")]
-    InvalidReply(String),
-    /// Too many requests wait for the store already. This one was not sent.
-    #[error("{0} requests wait for the store already")]
-    Overloaded(usize),
-    /// The embedded store is full of live keys and cannot take a new one. Keys that it holds are still decided.
-    #[error("the embedded store is full of live keys")]
-    Full,
+/// Where a config says that the counters are kept, checked before anything connects. With [`ConfiguredStore`] this is the list of
+/// all stores: nothing outside this crate tells one from another, but for the settings of Redis.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreTarget {
+    /// `memory:`
+    Memory(MemoryTarget),
+    /// `redis://…` and the related schemes for TLS, Sentinel, Cluster and Unix sockets.
+    Redis(Box<RedisTarget>),
 }
 
-impl StoreError {
-    /// Every value that [`Self::kind`] can return. They are values of a metric's label, so they stay as they are; `nonsense` is an
-    /// invalid reply.
-    pub const KINDS: [&str; 6] = [
-        "deadline",
-        "unreachable",
-        "refused",
-        "nonsense",
-        "overloaded",
-        "full",
-    ];
+impl Default for StoreTarget {
+    fn default() -> Self {
+        Self::Memory(MemoryTarget::default())
+    }
+}
 
-    /// A word for logs and metrics.
-    pub fn kind(&self) -> &'static str {
-        Self::KINDS[self.kind_index()]
+impl StoreTarget {
+    /// Parses a URL. Errors: a sentence that does not repeat the URL, since it may hold a password.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match Url::parse(text) {
+            Ok(url) if url.scheme() == MemoryTarget::SCHEME => {
+                MemoryTarget::from_url(&url).map(Self::Memory)
+            }
+            // The Redis parser also words the errors of texts that are not URLs; other stores are added to them.
+            _ => RedisTarget::parse(text)
+                .map(|target| Self::Redis(Box::new(target)))
+                .map_err(|error| error.replace("write redis://", "write memory:, redis://")),
+        }
     }
 
-    /// The index of that word in [`Self::KINDS`].
-    pub fn kind_index(&self) -> usize {
+    /// The settings that differ.
+    pub fn changed_settings(&self, other: &Self) -> Vec<&'static str> {
+        match (self, other) {
+            (Self::Redis(this), Self::Redis(other)) => this.changed_settings(other),
+            _ if self == other => Vec::new(),
+            _ => vec!["store.url"],
+        }
+    }
+
+    /// Whether replicas share the store, which then knows how many they are. Each worker connects to it. Of a store that is not
+    /// shared, a process has one.
+    pub fn is_shared(&self) -> bool {
         match self {
-            Self::Deadline(_) => 0,
-            Self::Unreachable(_) | Self::NotSent(_) => 1,
-            Self::Refused(_) => 2,
-            Self::InvalidReply(_) => 3,
-            Self::Overloaded(_) => 4,
-            Self::Full => 5,
+            Self::Memory(_) => false,
+            Self::Redis(_) => true,
+        }
+    }
+
+    /// The store, for the runtime that this is called in. A call to it may take until `deadline`, if it has to wait at all. Errors: a
+    /// sentence for people, of a file that the target names.
+    pub fn store(&self, deadline: Duration) -> Result<ConfiguredStore, String> {
+        Ok(match self {
+            Self::Memory(MemoryTarget { capacity }) => ConfiguredStore::Memory(Arc::new(
+                MemoryStore::new(*capacity, Arc::new(SystemClock)),
+            )),
+            Self::Redis(target) => {
+                let target = RedisTarget::clone(target);
+                ConfiguredStore::Redis(RedisStore::connect_target(target, deadline)?)
+            }
+        })
+    }
+}
+
+/// Without user, password and parameters, so that logs can show it.
+impl fmt::Display for StoreTarget {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(target) => write!(out, "{target}"),
+            Self::Redis(target) => write!(out, "{target}"),
         }
     }
 }
 
-/// A duration for people, rounded up to a millisecond: what is left of a deadline is a little less than what was configured.
-fn whole_ms(duration: Duration) -> Shown {
-    Shown(Duration::from_millis(
-        u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
-    ))
+impl fmt::Debug for StoreTarget {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "StoreTarget({self})")
+    }
 }
 
-/// The store that a config names. Clones share their counters.
+/// The store of a [`StoreTarget`]. Clones share their counters.
 #[derive(Clone)]
 pub enum ConfiguredStore {
     /// `memory:`

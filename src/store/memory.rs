@@ -19,6 +19,7 @@ mod joint;
 mod overrides;
 mod places;
 mod shard;
+mod target;
 mod timing_wheel;
 
 use std::borrow::Cow;
@@ -32,6 +33,7 @@ use crate::clock::Clock;
 use entry::Name;
 pub use overrides::MemoryOverrides;
 use shard::{HashedName, Shard};
+pub use target::MemoryTarget;
 use tollgate_core::algorithm::holds::{HoldVerdict, LeaseVerdict, NoteFigures};
 use tollgate_core::algorithm::{GivenBack, Verdict};
 use tollgate_core::key::Key;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::edits::{Edit, edited};
 use crate::fuzz::fuzz;
+use tollgate_store::StoreTarget;
 
 #[path = "../../../tests/support/hostile.rs"]
 #[allow(unreachable_pub, reason = "shared with the suites")]
@@ -250,7 +251,7 @@ fn fuzz_urls_of_stores() {
             "{scheme}{}canary:canary@{rest}",
             if *separated { "://" } else { ":" }
         );
-        let message = match StoreUrl::parse(&text) {
+        let message = match StoreTarget::parse(&text) {
             Ok(url) => format!("{url} {url:?}"),
             Err(sentence) => sentence,
         };

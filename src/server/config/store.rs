@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::paths_of;
-use super::store_url::StoreUrl;
 use super::tree::{ErrorList, Node, Table, report};
-use tollgate_store::{REPLICAS_MAX, RedisTarget, RedisTls};
+use tollgate_store::{REPLICAS_MAX, RedisTarget, RedisTls, StoreTarget};
 
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(25);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
@@ -19,7 +18,7 @@ const AUTO: &str = "auto";
 #[derive(Debug)]
 pub struct StoreSection {
     /// Store of the counters. Default: `memory:`.
-    pub url: StoreUrl,
+    pub url: StoreTarget,
     /// Longest that a decision waits for the store, 1 ms to 10 s. Default: 25 ms. A healthy Redis nearby needs far less, and
     /// the request that waits loses little.
     pub deadline: Duration,
@@ -50,7 +49,7 @@ impl Readiness {
 impl Default for StoreSection {
     fn default() -> Self {
         Self {
-            url: StoreUrl::default(),
+            url: StoreTarget::default(),
             deadline: DEADLINE_DEFAULT,
             expected_replicas: None,
             ready: Readiness::default(),
@@ -85,7 +84,7 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSec
         return Some(StoreSection::default());
     };
     let mut store = store.table(errors)?;
-    let mut url = store.read_or("url", StoreUrl::default(), url, errors);
+    let mut url = store.read_or("url", StoreTarget::default(), url, errors);
     let read = apply_settings(&mut store, url.as_mut(), errors);
     let deadline = store.read_or("deadline", DEADLINE_DEFAULT, deadline, errors);
     let replicas = store.read_or("expected_replicas", None, replicas, errors);
@@ -100,10 +99,10 @@ pub(super) fn check(root: &mut Table, errors: &mut ErrorList) -> Option<StoreSec
     })
 }
 
-fn url(node: Node, errors: &mut ErrorList) -> Option<StoreUrl> {
+fn url(node: Node, errors: &mut ErrorList) -> Option<StoreTarget> {
     let path = node.path.clone();
     let text = node.text(errors)?;
-    StoreUrl::parse(&text)
+    StoreTarget::parse(&text)
         .map_err(|message| report(errors, &path, message))
         .ok()
 }
@@ -146,20 +145,20 @@ fn replicas(node: Node, errors: &mut ErrorList) -> Option<Option<u64>> {
 /// Applies the settings beside the URL to the Redis that the URL names. `None` after adding at least one error.
 fn apply_settings(
     store: &mut Table,
-    mut url: Option<&mut StoreUrl>,
+    mut url: Option<&mut StoreTarget>,
     errors: &mut ErrorList,
 ) -> Option<()> {
     let before = errors.len();
     let settings = RedisSettings::read(store, errors);
     match url.as_deref_mut() {
-        Some(StoreUrl::Redis(target)) => settings.give_to(target, errors),
+        Some(StoreTarget::Redis(target)) => settings.give_to(target, errors),
         Some(_) => settings.refuse(errors),
         None => {}
     }
     if errors.len() > before {
         return None;
     }
-    if let Some(StoreUrl::Redis(target)) = url {
+    if let Some(StoreTarget::Redis(target)) = url {
         target
             .check()
             .map_err(|message| report(errors, "store.url", message))

@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::listeners::Listeners;
-use crate::config::{Origin, StoreUrl};
+use crate::config::Origin;
 use crate::limiter::Limiter;
 use crate::transport::{Address, Listener};
-use tollgate_store::StoreRegistry;
+use tollgate_store::{StoreRegistry, StoreTarget};
 
 /// The content of the start line and, with the example plans, a command to try next.
 pub(super) struct StartLine {
@@ -27,7 +27,7 @@ impl StartLine {
     pub(super) fn new(
         limiter: &Arc<Limiter<()>>,
         workers: NonZeroUsize,
-        (store, stores): (&StoreUrl, &StoreRegistry),
+        (store, stores): (&StoreTarget, &StoreRegistry),
         origin: Origin,
         listeners: &Listeners,
     ) -> Self {

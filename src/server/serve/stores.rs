@@ -5,75 +5,59 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::config::{Config, Readiness, StoreSection, StoreUrl};
+use crate::config::{Config, Readiness, StoreSection};
 use crate::grpc::{Service, StartError, Workers};
 use crate::limiter::Limiter;
 use tollgate_core::headers::HeaderForm;
-use tollgate_store::clock::SystemClock;
-use tollgate_store::{ConfiguredStore, MemoryStore, RedisStore, RedisTarget, StoreRegistry};
+use tollgate_store::{ConfiguredStore, StoreRegistry, StoreTarget};
 
-/// Makes the store of each worker. With Redis each worker has its own connection and batcher; an embedded store is shared by
-/// all.
+/// Makes the store of each worker. Of a store that replicas share, each worker has its own connection and batcher. All workers have
+/// the same one of another.
 #[derive(Clone)]
-pub(super) enum Stores {
-    Embedded(ConfiguredStore),
-    Redis {
-        target: Box<RedisTarget>,
-        /// Longest that a call to Redis may take. An embedded store does not wait.
-        deadline: Duration,
-        made: StoreRegistry,
-    },
+pub(super) struct Stores {
+    target: StoreTarget,
+    /// Longest that a call to the store may take.
+    deadline: Duration,
+    /// That of all workers, if it is not shared by replicas.
+    embedded: Option<ConfiguredStore>,
+    made: StoreRegistry,
 }
 
 impl Stores {
-    pub(super) fn new(store: &StoreSection) -> Self {
-        match &store.url {
-            StoreUrl::Memory { capacity } => Self::Embedded(ConfiguredStore::Memory(Arc::new(
-                MemoryStore::new(*capacity, Arc::new(SystemClock)),
-            ))),
-            StoreUrl::Redis(target) => {
-                let made = StoreRegistry::default()
-                    .ready_once_reached(store.ready == Readiness::OnceReached);
-                Self::Redis {
-                    target: target.clone(),
-                    deadline: store.deadline,
-                    made,
-                }
-            }
-        }
+    pub(super) fn new(section: &StoreSection) -> Result<Self, String> {
+        let target = section.url.clone();
+        let embedded = match target.is_shared() {
+            true => None,
+            false => Some(target.store(section.deadline)?),
+        };
+        let once_reached = section.ready == Readiness::OnceReached && target.is_shared();
+        Ok(Self {
+            target,
+            deadline: section.deadline,
+            embedded,
+            made: StoreRegistry::default().ready_once_reached(once_reached),
+        })
     }
 
     /// Whether replicas count each other, through a store that they share.
     pub(super) fn counts_replicas(&self, config: &Config) -> bool {
-        config.store.expected_replicas.is_none() && matches!(self, Self::Redis { .. })
+        config.store.expected_replicas.is_none() && self.target.is_shared()
     }
 
     /// A store for the current runtime.
     async fn store(&self) -> Result<ConfiguredStore, String> {
-        match self {
-            Self::Embedded(store) => Ok(store.clone()),
-            Self::Redis {
-                target,
-                deadline,
-                made,
-            } => {
-                let store = RedisStore::connect_target(RedisTarget::clone(target), *deadline)?;
-                let store = ConfiguredStore::Redis(store);
-                store
-                    .shared()
-                    .into_iter()
-                    .for_each(|shared| made.add(shared));
-                Ok(store)
-            }
+        if let Some(embedded) = &self.embedded {
+            return Ok(embedded.clone());
         }
+        let store = self.target.store(self.deadline)?;
+        let shared = store.shared().into_iter();
+        shared.for_each(|shared| self.made.add(shared));
+        Ok(store)
     }
 
-    /// The Redis stores made so far and later. An embedded store is not registered.
+    /// The shared stores made so far and later. An embedded store is not registered.
     pub(super) fn registry(&self) -> StoreRegistry {
-        match self {
-            Self::Embedded(_) => StoreRegistry::default(),
-            Self::Redis { made, .. } => made.clone(),
-        }
+        self.made.clone()
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::batcher::call::{HoldAnswer, HoldAsk, ScriptRequest};
 use super::batcher::Answer;
+use super::batcher::call::{HoldAnswer, HoldAsk, ScriptRequest};
 use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;

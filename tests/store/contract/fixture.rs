@@ -1,4 +1,4 @@
-//! A store with a clock of its own.
+//! The stores that keep the contract: each with a clock of its own, and how a test reads what it keeps.
 
 use super::*;
 
@@ -94,4 +94,47 @@ impl Fixture {
             .map(|status| status.remaining)
             .collect()
     }
+}
+
+/// A test of each claim on each store.
+macro_rules! every_store_keeps {
+    ($($claim:ident,)*) => {
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                super::$claim(super::Fixture::memory()).await;
+            })*
+        }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                super::$claim(super::Fixture::on(std::sync::Arc::new(super::Redis::start()))).await;
+            })*
+        }
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn a_cluster_keeps_it_too() {
+            let cluster = Cluster::start_with(0, &["redis-server"], &[]);
+            $(
+                $claim(Fixture::at(&cluster.url(), &cluster.nodes)).await;
+                cluster.nodes.iter().for_each(|node| drop(node.cli(&["FLUSHALL"])));
+            )*
+        }
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn redis_6_2_keeps_it_too() {
+            // Which knows no PEXPIRETIME, so when a key expires is not looked at here.
+            let redis = Redis::start_by("127.0.0.1", &[&other_make("redis-6.2", "Redis server v=6.2.")], &[]);
+            $(
+                $claim(Fixture::at(&redis.url(), std::slice::from_ref(&redis))).await;
+                redis.cli(&["FLUSHALL"]);
+            )*
+        }
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn valkey_keeps_it_too() {
+            let redis = Arc::new(Redis::start_by("127.0.0.1", &[&other_make("valkey", "Valkey server v=")], &[]));
+            $(
+                $claim(Fixture::on(redis.clone())).await;
+                redis.cli(&["FLUSHALL"]);
+            )*
+        }
+    };
 }
