@@ -104,7 +104,7 @@ struct Common {
     /// Origin of the deny cache's times.
     started: Instant,
     registry: Mutex<LimiterRegistry>,
-    /// Held while what is in force is made anew, so that no change is lost. No decision waits for it, nor anything else beside them.
+    /// Held while what is in force is made anew, so that no change is lost. No decision waits for it.
     replacing: Mutex<()>,
     blocks: BlockCounts,
     holds: HoldCounts,

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::{InForce, Limiter, PlanSnapshot};
 pub(super) use known::RuntimeOverrides;
-use known::{Unreadable, order};
+use known::{Unreadable, sort_key};
 pub use list::{ListedOverride, OverrideList, OverrideQuery};
 pub use refusal::OverrideRefusal;
 use refusal::{check_room, with_nearest};

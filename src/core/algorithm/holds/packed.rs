@@ -308,7 +308,7 @@ fn put_varint(mut number: u64, bytes: &mut RecordBytes) {
     }
 }
 
-/// Takes a number off. At the end of the bytes it is what was read of it.
+/// Takes a number off the front. Where the bytes end within it, returns what they have of it.
 #[inline]
 fn take_varint(bytes: &mut &[u8]) -> u64 {
     match bytes.split_first() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RuntimeOverrides, Unreadable, order};
+use super::{RuntimeOverrides, Unreadable, sort_key};
 use tollgate_core::plan::{
     LimitQuota, OverrideEffect, OverrideSource, OverrideSubject, PlanOverride, REASON_BYTES_MAX,
 };
@@ -104,7 +104,7 @@ pub(super) fn read(records: Vec<OverrideRecord>, version: OverrideVersion) -> Ru
         }
     }
     let by_order = |a: &Arc<PlanOverride>, b: &Arc<PlanOverride>| {
-        order(&a.plan, &a.subject).cmp(&order(&b.plan, &b.subject))
+        sort_key(&a.plan, &a.subject).cmp(&sort_key(&b.plan, &b.subject))
     };
     read.entries.sort_by(by_order);
     read.entries.shrink_to_fit();

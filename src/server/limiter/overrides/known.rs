@@ -26,8 +26,11 @@ pub(super) struct Unreadable {
     pub(super) problem: String,
 }
 
-/// The order of overrides: by plan, keys before prefixes, by bytes.
-pub(super) fn order<'a>(plan: &'a str, subject: &'a OverrideSubject) -> (&'a str, bool, &'a [u8]) {
+/// What overrides are sorted by: their plan, keys before prefixes, and bytes.
+pub(super) fn sort_key<'a>(
+    plan: &'a str,
+    subject: &'a OverrideSubject,
+) -> (&'a str, bool, &'a [u8]) {
     let is_prefix = matches!(subject, OverrideSubject::Prefix(_));
     (plan, is_prefix, subject.text().as_bytes())
 }
@@ -35,7 +38,7 @@ pub(super) fn order<'a>(plan: &'a str, subject: &'a OverrideSubject) -> (&'a str
 impl RuntimeOverrides {
     pub(super) fn place_of(&self, plan: &str, subject: &OverrideSubject) -> Result<usize, usize> {
         let of = |entry: &Arc<PlanOverride>| {
-            order(&entry.plan, &entry.subject).cmp(&order(plan, subject))
+            sort_key(&entry.plan, &entry.subject).cmp(&sort_key(plan, subject))
         };
         self.entries.binary_search_by(of)
     }

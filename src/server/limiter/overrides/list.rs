@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Overrides, RuntimeOverrides, codec, order};
+use super::{Overrides, RuntimeOverrides, codec, sort_key};
 use tollgate_core::plan::{OverrideSource, OverrideSubject, PlanOverride, PlanSet};
 
 /// Number of overrides on one page, if no other is asked for.
@@ -59,7 +59,7 @@ impl ListedOverride {
 
     /// Its place in a list: by plan, keys before prefixes, by bytes, runtime before file.
     fn place(&self) -> ((&str, bool, &[u8]), OverrideSource) {
-        (order(&self.plan, &self.subject), self.source())
+        (sort_key(&self.plan, &self.subject), self.source())
     }
 
     /// The place as a text. Names of plans hold no colon.
@@ -148,7 +148,7 @@ fn listed(
     let mut listed: Vec<ListedOverride> = listed.chain(unreadable).filter(asked).collect();
     listed.sort_by(|a, b| a.place().cmp(&b.place()));
     if query.matching_key.is_some() {
-        // The longest first, of one length the key before the prefix; those without effect last.
+        // Those without effect come last. Before them a key comes before prefixes, and a long prefix before short ones.
         listed.sort_by_key(|listed| {
             let ((_, is_prefix, text), _) = listed.place();
             (!listed.problem.is_empty(), is_prefix, Reverse(text.len()))
