@@ -11,36 +11,38 @@ fn of_every_policy() -> PlanSet {
     plans.into_iter().collect()
 }
 
+/// Each policy answers what it states. One that counts allows, and says that it was decided in this way.
+async fn assert_each_answers(limiter: &Limiter<Broken>, counted: DecidedBy) {
+    limiter.reload(of_every_policy());
+    for policy in OnStoreFailure::ALL {
+        let expected = match policy.answer() {
+            PolicyAnswer::Always(outcome, by) => (outcome, by),
+            PolicyAnswer::Counted => (Outcome::Allowed, counted),
+        };
+        let plan = policy.as_str();
+        assert_eq!(check(limiter, plan, 1).await, expected, "{plan}");
+    }
+}
+
 #[tokio::test]
 async fn the_plan_s_policy_answers_when_the_store_cannot_decide() {
     let limiter = broken();
-    limiter.reload(of_every_policy());
-    for policy in OnStoreFailure::ALL {
-        let (outcome, by) = match policy.answer() {
-            PolicyAnswer::Always(outcome, by) => (outcome, by),
-            PolicyAnswer::Counted => (Outcome::Allowed, DecidedBy::LocalFallback),
-        };
-        let plan = policy.as_str();
-        assert_eq!(check(&limiter, plan, 1).await, (outcome, by), "{plan}");
+    assert_each_answers(&limiter, DecidedBy::LocalFallback).await;
+    for (plan, says) in [
+        ("local", " is allowed"),
+        ("allow", " is allowed"),
+        ("deny", " is denied"),
+    ] {
         let explained = limiter.explain(request(plan, 1).key, plan, None).await;
         let sentence = explained.unwrap().sentence();
-        let says = format!(" is {}", outcome.as_str());
-        assert!(sentence.contains(&says), "{plan}: {sentence}");
+        assert!(sentence.contains(says), "{plan}: {sentence}");
     }
 }
 
 #[tokio::test]
 async fn a_full_embedded_store_allows_unless_the_plan_denies() {
     let limiter = limiter(Broken(StoreError::Full));
-    limiter.reload(of_every_policy());
-    for policy in OnStoreFailure::ALL {
-        let (outcome, by) = match policy.answer() {
-            PolicyAnswer::Always(outcome, by) => (outcome, by),
-            PolicyAnswer::Counted => (Outcome::Allowed, DecidedBy::FailOpen),
-        };
-        let plan = policy.as_str();
-        assert_eq!(check(&limiter, plan, 1).await, (outcome, by), "{plan}");
-    }
+    assert_each_answers(&limiter, DecidedBy::FailOpen).await;
 }
 
 #[tokio::test]
