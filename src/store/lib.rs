@@ -221,19 +221,17 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(NoteFigures::default()) }
     }
 
-    /// Gives units back to every limit of the plan, the newest first and at most as many as that limit has counted, atomically. A key
-    /// without units stays as it is. Errors: as for [`Self::decide_one`]; the units may or may not have been given back. A store that
-    /// does not support refunds answers [`StoreError::Refused`].
-    fn refund(
+    /// Makes refunds, in any order. Each gives units back to every limit of its plan, the newest first and at most as many as that limit
+    /// has counted, atomically. A key without units stays as it is. Returns one result for each, in the order of `refunds`. Errors: as
+    /// for [`Self::decide_one`]; the units may or may not have been given back. A store that does not support refunds answers
+    /// [`StoreError::Refused`].
+    fn refund_batch(
         &self,
-        _refund: &Refund,
+        refunds: &[Refund],
         _deadline: StoreDeadline,
-    ) -> impl Future<Output = Result<GivenBack, StoreError>> + Send {
-        async {
-            Err(StoreError::Refused(
-                "this store does not support refunds".to_owned(),
-            ))
-        }
+    ) -> impl Future<Output = Vec<Result<GivenBack, StoreError>>> + Send {
+        let why = "this store does not support refunds".to_owned();
+        std::future::ready(vec![Err(StoreError::Refused(why)); refunds.len()])
     }
 
     /// Deletes all counters of a subject, under every plan and limit of its group, so that later decisions begin fresh. Returns
@@ -444,12 +442,12 @@ impl Store for ConfiguredStore {
         ask!(self, store => Store::hold_figures(store, key, plan, deadline).await)
     }
 
-    async fn refund(
+    async fn refund_batch(
         &self,
-        refund: &Refund,
+        refunds: &[Refund],
         deadline: StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
-        ask!(self, store => Store::refund(store, refund, deadline).await)
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        ask!(self, store => Store::refund_batch(store, refunds, deadline).await)
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {

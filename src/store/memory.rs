@@ -229,12 +229,13 @@ impl Store for MemoryStore {
         Ok(self.figures(key, plan))
     }
 
-    async fn refund(
+    async fn refund_batch(
         &self,
-        refund: &Refund,
+        refunds: &[Refund],
         _deadline: StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
-        self.give_back(refund)
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        let given_back = refunds.iter().map(|refund| self.give_back(refund));
+        given_back.collect()
     }
 
     async fn reset(&self, subject: &Subject, _deadline: StoreDeadline) -> Result<bool, StoreError> {

@@ -399,12 +399,12 @@ impl Store for RedisStore {
         self.ask_for_figures((key, plan), deadline).await
     }
 
-    async fn refund(
+    async fn refund_batch(
         &self,
-        refund: &Refund,
+        refunds: &[Refund],
         StoreDeadline(deadline): StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
-        self.give_back(refund, deadline).await
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        self.give_back(refunds, deadline).await
     }
 
     /// Does not use the batcher: requests that were not answered yet may be decided before or after the reset.

@@ -372,9 +372,8 @@ async fn a_refund_under_way_holds_up_no_decision() {
     let started = Instant::now();
     redis.signal("STOP");
     let refund = tokio::spawn(async move {
-        operator
-            .refund(&refund, StoreDeadline(Duration::from_secs(60)))
-            .await
+        let deadline = StoreDeadline(Duration::from_secs(60));
+        operator.refund_batch(&[refund], deadline).await
     });
     while store.status().breaker == BreakerState::Closed {
         assert!(
@@ -386,7 +385,7 @@ async fn a_refund_under_way_holds_up_no_decision() {
     println!("the breaker opened after {:?}", started.elapsed());
     redis.signal("CONT");
     // Its connection is gone, and it is not known whether the command was carried out.
-    assert!(refund.await.unwrap().is_err());
+    assert!(refund.await.unwrap()[0].is_err());
 }
 
 /// The listener is open before the first connection to Redis is tried. A call that comes then is answered within the deadline. It

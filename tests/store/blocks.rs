@@ -42,9 +42,10 @@ impl Stores {
 
     /// How the key stands after it.
     async fn refund(&self, refund: &Refund) -> Verdict {
-        let by_redis = self.redis.store.refund(refund, PATIENCE).await.unwrap();
-        assert_eq!(by_redis, self.memory.give_back(refund).unwrap());
-        by_redis.after
+        let refunds = std::slice::from_ref(refund);
+        let by_redis = self.redis.store.refund_batch(refunds, PATIENCE).await;
+        assert_eq!(by_redis, self.memory.refund_batch(refunds, PATIENCE).await);
+        by_redis[0].as_ref().unwrap().after.clone()
     }
 
     /// Whether it passes, and otherwise the wait.

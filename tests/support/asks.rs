@@ -103,7 +103,11 @@ impl Ask {
     ) -> Result<Answer, StoreError> {
         match self {
             Self::Decide(check) => store.decide_one(check, deadline).await.map(Answer::Decided),
-            Self::Refund(refund) => store.refund(refund, deadline).await.map(Answer::GivenBack),
+            Self::Refund(refund) => {
+                let refunds = std::slice::from_ref(refund);
+                let given_back = store.refund_batch(refunds, deadline).await.swap_remove(0);
+                given_back.map(Answer::GivenBack)
+            }
         }
     }
 }
@@ -122,7 +126,7 @@ impl Answer {
     }
 }
 
-/// Asks a store in this order: the checks between two refunds in one batch.
+/// Asks a store in this order: the checks between two refunds in one batch, and each refund alone, since those of a batch have no order.
 pub async fn ask_in_order(
     store: &impl Store,
     asks: &[Ask],
@@ -130,8 +134,8 @@ pub async fn ask_in_order(
 ) -> Vec<Result<Answer, StoreError>> {
     let mut answers = Vec::with_capacity(asks.len());
     for part in asks.chunk_by(|one, next| !one.is_refund() && !next.is_refund()) {
-        if let [Ask::Refund(refund)] = part {
-            answers.push(store.refund(refund, deadline).await.map(Answer::GivenBack));
+        if let [refund @ Ask::Refund(_)] = part {
+            answers.push(refund.by_store(store, deadline).await);
             continue;
         }
         let checks = part.iter().filter_map(|ask| match ask {

@@ -34,8 +34,8 @@ impl ClockedStore {
 
     /// Makes refunds, one after another.
     pub async fn refund(&self, refunds: &[Refund]) {
-        for refund in refunds {
-            self.store.refund(refund, PATIENCE).await.unwrap();
+        for given_back in self.store.refund_batch(refunds, PATIENCE).await {
+            given_back.unwrap();
         }
     }
 

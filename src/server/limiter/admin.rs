@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-
 use super::caller_deadline::{CallerDeadline, CallerDeadlinePassed, within_deadline};
 use super::{FoundBy, Limiter, PlanSnapshot};
 use tollgate_core::algorithm::Algorithm;
@@ -86,28 +84,33 @@ impl<S: Store> Limiter<S> {
             units: cost,
         };
         let deadline = self.admin_deadline();
-        let given_back = within_deadline(caller, deadline, self.give_back(&refund, deadline)).await;
+        let given_back = self.give_back(std::slice::from_ref(&refund), deadline);
+        let given_back = within_deadline(caller, deadline, given_back).await;
         self.forget_denials(&refund.plan.counts_as, &refund.key);
-        let given_back = given_back??;
+        let given_back = given_back?.swap_remove(0)?;
         let statuses = given_back.after.statuses(refund.plan.limits(), Cost::ONE);
         let limits = statuses.into_iter().zip(given_back.units()).collect();
         Ok(Refunded { limits })
     }
 
-    /// Gives units back under a plan, and under its candidate, which shares no state with it: only a comparison suffers where that
-    /// fails. The caller then drops the remembered denials of the key.
+    /// Makes refunds under their plans, and under the candidates of these, which share no state with them: only a comparison suffers
+    /// where that fails. Returns one result for each. The caller then drops the remembered denials of the keys.
     pub(super) async fn give_back(
         &self,
-        refund: &Refund,
+        refunds: &[Refund],
         deadline: StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
-        let by_candidate = refund.plan.candidate.clone().map(|plan| Refund {
-            plan,
-            ..refund.clone()
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        let by_candidates = refunds.iter().filter_map(|refund| {
+            let plan = refund.plan.candidate.clone()?;
+            Some(Refund {
+                plan,
+                ..refund.clone()
+            })
         });
-        let refunds = std::iter::once(refund).chain(&by_candidate);
-        let mut answers = join_all(refunds.map(|refund| self.store.refund(refund, deadline))).await;
-        answers.swap_remove(0)
+        let sent: Vec<Refund> = refunds.iter().cloned().chain(by_candidates).collect();
+        let mut answers = self.store.refund_batch(&sent, deadline).await;
+        answers.truncate(refunds.len());
+        answers
     }
 
     /// Forgets the usage of a key under all plans that share this plan's `counts_as`, or that of the plan which an override puts in

@@ -214,11 +214,17 @@ impl<S: Store> Limiter<S> {
         let started_at = self.call_start();
         let mut checks = Vec::with_capacity(found.len());
         let mut refunds = Vec::new();
+        let mut refunds_at = Vec::new();
         for (index, found) in found.iter_mut().enumerate() {
             let check = match std::mem::replace(&mut found.state, DescriptorState::Unmatched) {
                 DescriptorState::Check(check) => check,
+                DescriptorState::Refund(refund) if refund.plan.limits().is_empty() => {
+                    found.decide(Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None));
+                    continue;
+                }
                 DescriptorState::Refund(refund) => {
-                    refunds.push((index, refund));
+                    refunds_at.push(index);
+                    refunds.push(refund);
                     continue;
                 }
                 _ => continue,
@@ -238,7 +244,7 @@ impl<S: Store> Limiter<S> {
         )
         .await;
         decided?;
-        for (index, decision) in given_back? {
+        for (index, decision) in refunds_at.into_iter().zip(given_back?) {
             found[index].decide(decision);
         }
         let decided = found.into_iter().map(|found| self.finish(place, found));

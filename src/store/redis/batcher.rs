@@ -12,18 +12,18 @@ mod caller;
 mod queue;
 mod slot_queues;
 mod spacing;
+mod submission;
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use super::StoreSettings;
@@ -32,11 +32,13 @@ use super::connection::CallError;
 use super::script::Script;
 use crate::StoreError;
 use crate::clock::monotonic;
-use call::{Call, HoldAnswer, ScriptRequest, work_in_flight_max};
+use call::{Call, ScriptRequest, work_in_flight_max};
+use caller::Caller;
 pub(super) use caller::{Answers, JointNote};
-use caller::{BatchReply, Caller, QueuePermit};
 use queue::PendingQueue;
 use spacing::Spacing;
+pub(super) use submission::Batcher;
+use submission::Job;
 use tollgate_core::algorithm::Verdict;
 
 /// Maximum number of requests that wait or are in flight; further ones are refused at once. A healthy Redis decides this many
@@ -53,138 +55,9 @@ const NODE_CALLS_MAX: usize = 64;
 /// The result of one request.
 pub(super) type Answer = Result<Verdict, StoreError>;
 
-/// Submits requests to the batcher's task. The task ends when all clones of this are dropped.
-#[derive(Clone)]
-pub(super) struct Batcher {
-    queue: mpsc::UnboundedSender<Job>,
-    /// Number of requests that wait or are in flight. It bounds the queue.
-    waiting: Arc<AtomicUsize>,
-    /// Whether the last call was answered. When the queue is full, this tells an overload from a Redis that does not answer.
-    answering: Arc<AtomicBool>,
-}
-
-/// What a caller submits to the task.
-enum Job {
-    Single(ScriptRequest),
-    Batch(VecDeque<ScriptRequest>),
-}
-
-impl Batcher {
-    /// Starts the task. Until `commands` is ready, requests keep their order, and are answered at their deadlines.
-    pub(super) fn start(settings: StoreSettings, commands: Arc<impl CommandSender>) -> Self {
-        let (queue, received) = mpsc::unbounded_channel();
-        let answering = Arc::new(AtomicBool::new(false));
-        tokio::spawn(run(settings, commands, received, answering.clone()));
-        Self {
-            queue,
-            waiting: Arc::default(),
-            answering,
-        }
-    }
-
-    /// Submits a request, which is answered within `deadline`. Errors: the queue is full, or the batcher has ended. Nothing is
-    /// sent then.
-    pub(super) fn take(
-        &self,
-        mut request: ScriptRequest,
-        deadline: Duration,
-    ) -> Result<oneshot::Receiver<Answer>, StoreError> {
-        let (caller, answered) = Caller::alone(self.reserve(1)?, deadline);
-        request.caller = Some(caller);
-        self.queue.send(Job::Single(request)).map_err(|_| ended())?;
-        Ok(answered)
-    }
-
-    /// Submits a request with an id, or about holds. Errors: see [`Self::take`].
-    pub(super) fn take_hold(
-        &self,
-        mut request: ScriptRequest,
-        deadline: Duration,
-    ) -> Result<oneshot::Receiver<Result<HoldAnswer, StoreError>>, StoreError> {
-        let (caller, answered) = Caller::for_hold(self.reserve(1)?, deadline);
-        request.caller = Some(caller);
-        self.queue.send(Job::Single(request)).map_err(|_| ended())?;
-        Ok(answered)
-    }
-
-    /// Submits several requests, all or none, which are decided in their order. Errors: see [`Self::take`].
-    pub(super) fn take_batch(
-        &self,
-        mut requests: Vec<ScriptRequest>,
-        deadline: Duration,
-    ) -> Result<oneshot::Receiver<Answers>, StoreError> {
-        let permit = self.reserve(requests.len())?;
-        let answered = await_all(&mut requests, permit, deadline);
-        self.queue
-            .send(Job::Batch(requests.into()))
-            .map_err(|_| ended())?;
-        Ok(answered)
-    }
-
-    /// Submits the requests of one joint decision. Errors: see [`Self::take`]. An undo is taken however many requests wait: what it
-    /// undoes was taken before, and is bounded where it comes from.
-    pub(super) fn take_joint(
-        &self,
-        mut requests: Vec<ScriptRequest>,
-        deadline: Duration,
-    ) -> Result<oneshot::Receiver<Answers>, StoreError> {
-        let permit = if requests.iter().any(ScriptRequest::is_undo) {
-            self.take_places(requests.len()).0
-        } else {
-            self.reserve(requests.len())?
-        };
-        let answered = await_all(&mut requests, permit, deadline);
-        if let Some(joined) = ScriptRequest::joined(requests) {
-            self.queue.send(Job::Single(joined)).map_err(|_| ended())?;
-        }
-        Ok(answered)
-    }
-
-    /// Takes so many places of the queue, although it may have fewer. Returns also how many are taken now.
-    fn take_places(&self, places: usize) -> (QueuePermit, usize) {
-        let permit = QueuePermit {
-            waiting: self.waiting.clone(),
-            places,
-        };
-        let before = self.waiting.fetch_add(places, Ordering::Relaxed);
-        (permit, before + places)
-    }
-
-    fn reserve(&self, places: usize) -> Result<QueuePermit, StoreError> {
-        let (permit, taken) = self.take_places(places);
-        if taken <= REQUESTS_WAITING_MAX {
-            return Ok(permit);
-        }
-        Err(if self.answering.load(Ordering::Relaxed) {
-            StoreError::Overloaded(REQUESTS_WAITING_MAX)
-        } else {
-            StoreError::NotSent(format!(
-                "{REQUESTS_WAITING_MAX} requests wait for it already"
-            ))
-        })
-    }
-}
-
-/// Gives each request its caller. Returns where all answers come together.
-fn await_all(
-    requests: &mut [ScriptRequest],
-    permit: QueuePermit,
-    deadline: Duration,
-) -> oneshot::Receiver<Answers> {
-    let (batch, answered) = BatchReply::new(permit, requests.len());
-    for (index, request) in requests.iter_mut().enumerate() {
-        request.caller = Some(Caller::in_batch(batch.clone(), index, deadline));
-    }
-    answered
-}
-
 /// The answer to each request of a joint decision that [`JointNote::Apart`] is told of.
 fn apart_error() -> StoreError {
     StoreError::Refused("the slot of a joint decision is being moved".to_owned())
-}
-
-fn ended() -> StoreError {
-    StoreError::Unreachable("its batcher has ended".to_owned())
 }
 
 /// Runs [`drive`], again after a panic. A panic drops the senders of the callers that it affects, which answers them. Requests

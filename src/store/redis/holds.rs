@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::batcher::Answer;
-use super::batcher::call::{HoldAnswer, HoldAsk, ScriptRequest};
+use super::batcher::call::{HoldAnswer, ScriptRequest};
 use super::script_codec::unknown_form;
 use super::{RedirectFollower, RedisNode, RedisStore, Servers, lost_call};
 use crate::clock::monotonic;
@@ -87,14 +87,28 @@ impl RedisStore {
 
     pub(super) async fn give_back(
         &self,
-        refund: &Refund,
+        refunds: &[Refund],
         deadline: Duration,
-    ) -> Result<GivenBack, StoreError> {
-        let request = |until| ScriptRequest::for_refund(refund, &self.key_prefix, until);
-        match self.ask(request, deadline).await? {
-            HoldAnswer::GivenBack(given_back) => Ok(*given_back),
-            _ => no_answer(),
-        }
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        let until = monotonic() + deadline;
+        let request = |refund| ScriptRequest::for_refund(refund, &self.key_prefix, until);
+        let requests = refunds.iter().map(request).collect();
+        let answers = match &self.servers {
+            Servers::One(node) => node.refund_all(requests, deadline, || None).await,
+            Servers::Many(cluster) => Box::pin(cluster.refund_all(requests, until, deadline)).await,
+        };
+        let given_back = refunds.iter().zip(answers).map(async |(refund, answer)| {
+            let answer = match answer? {
+                // Rare enough that each may go alone.
+                HoldAnswer::Later(ended) => self.ask_on(|| request(refund), until, ended).await?,
+                answer => answer,
+            };
+            match answer {
+                HoldAnswer::GivenBack(given_back) => Ok(*given_back),
+                _ => no_answer(),
+            }
+        });
+        join_all(given_back).await
     }
 
     /// Decides a request without an id that holds may concern.
@@ -253,20 +267,29 @@ impl RedisStore {
         }
     }
 
-    /// Asks it, again and again where the script leaves it to the next call.
     async fn ask(
         &self,
         request: impl Fn(Instant) -> ScriptRequest,
         deadline: Duration,
     ) -> Result<HoldAnswer, StoreError> {
         let until = monotonic() + deadline;
-        let mut ended = EndedHolds::default();
+        let request = || request(until);
+        self.ask_on(request, until, EndedHolds::default()).await
+    }
+
+    /// Asks it, again and again where the script leaves it to the next call. So many holds had ended for it before.
+    async fn ask_on(
+        &self,
+        request: impl Fn() -> ScriptRequest,
+        until: Instant,
+        mut ended: EndedHolds,
+    ) -> Result<HoldAnswer, StoreError> {
         loop {
             let left = until.saturating_duration_since(monotonic());
             let answer = match &self.servers {
-                Servers::One(node) => node.ask(request(until), left, || None).await?,
+                Servers::One(node) => node.ask(request(), left).await?,
                 Servers::Many(cluster) => {
-                    Box::pin(cluster.ask_beside_holds(request(until), left)).await?
+                    Box::pin(cluster.ask_beside_holds(request(), left)).await?
                 }
             };
             match answer {
@@ -278,27 +301,55 @@ impl RedisStore {
 }
 
 impl RedisNode {
-    /// Asks a request with an id, or about holds. A refund with a longer deadline than others goes without the batcher: their decisions
-    /// must not wait for it.
+    /// Asks a request with an id, or about holds.
     pub(super) async fn ask(
         &self,
         request: ScriptRequest,
         deadline: Duration,
-        follower: impl FnOnce() -> Option<RedirectFollower>,
     ) -> Result<HoldAnswer, StoreError> {
-        let hold = request.hold.as_ref();
-        let is_refund = hold.is_some_and(|hold| matches!(hold.ask, HoldAsk::Refund));
-        if is_refund && deadline > self.manager.deadline() {
-            let called = self.call_unbatched(request, deadline, follower());
-            let (call, reply) = Box::pin(called).await?;
-            let answers = call.hold_answers(reply.as_bytes().unwrap_or_default());
-            return answers.into_iter().next().unwrap_or_else(no_answer);
-        }
         let asked = async {
             self.manager.refusal().map_or(Ok(()), Err)?;
             let answered = self.holds.take_hold(request, deadline)?;
             answered.await.unwrap_or_else(|_| Err(lost_call()))
         };
         self.count_undecided(1, asked.await)
+    }
+
+    /// Makes refunds. Those with a longer deadline than decisions go without the batcher, one by one: decisions must not wait for them.
+    pub(super) async fn refund_all(
+        &self,
+        requests: Vec<ScriptRequest>,
+        deadline: Duration,
+        follower: impl Fn() -> Option<RedirectFollower>,
+    ) -> Vec<Result<HoldAnswer, StoreError>> {
+        if deadline <= self.manager.deadline() {
+            return self.refund_batched(requests, deadline).await;
+        }
+        let refunded = requests.into_iter().map(async |request| {
+            let called = self.call_unbatched(request, deadline, follower());
+            let (call, reply) = called.await?;
+            let answers = call.hold_answers(reply.as_bytes().unwrap_or_default());
+            answers.into_iter().next().unwrap_or_else(no_answer)
+        });
+        Box::pin(join_all(refunded)).await
+    }
+
+    /// Makes refunds, unless not all have a place in the queue.
+    async fn refund_batched(
+        &self,
+        requests: Vec<ScriptRequest>,
+        deadline: Duration,
+    ) -> Vec<Result<HoldAnswer, StoreError>> {
+        let count = requests.len();
+        let refusal = self.manager.refusal().map_or(Ok(()), Err);
+        match refusal.and_then(|()| self.holds.take_holds(requests, deadline)) {
+            Ok(answered) => {
+                let answers = join_all(answered).await.into_iter();
+                let answers = answers.map(|answer| answer.unwrap_or_else(|_| Err(lost_call())));
+                let counted = answers.map(|answer| self.count_undecided(1, answer));
+                counted.collect()
+            }
+            Err(error) => vec![self.count_undecided(count, Err(error)); count],
+        }
     }
 }

@@ -56,7 +56,8 @@ impl Fixture {
     /// Units that each limit gave back.
     pub(super) async fn refund(&self, plan: &Arc<Plan>, key: &str, cost: u64) -> Vec<u64> {
         let refund = refund(plan, key, cost);
-        let given_back = self.store.refund(&refund, PATIENCE).await.unwrap();
+        let given_back = self.store.refund_batch(&[refund], PATIENCE).await;
+        let given_back = given_back[0].as_ref().unwrap();
         assert!(given_back.after.fits);
         given_back.units().to_vec()
     }

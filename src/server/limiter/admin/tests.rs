@@ -127,15 +127,16 @@ impl Store for Shaky {
             .collect()
     }
 
-    async fn refund(
+    async fn refund_batch(
         &self,
-        refund: &Refund,
-        _deadline: StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
+        refunds: &[Refund],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<GivenBack, StoreError>> {
         if self.down.load(Ordering::SeqCst) {
-            return Err(StoreError::Unreachable("gone".to_owned()));
+            let gone = StoreError::Unreachable("gone".to_owned());
+            return vec![Err(gone); refunds.len()];
         }
-        self.counters.give_back(refund)
+        self.counters.refund_batch(refunds, deadline).await
     }
 
     async fn reset(&self, subject: &Subject, deadline: StoreDeadline) -> Result<bool, StoreError> {
@@ -219,12 +220,12 @@ impl Store for Slow {
         answers
     }
 
-    async fn refund(
+    async fn refund_batch(
         &self,
-        refund: &Refund,
-        _deadline: StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
-        let given_back = self.counters.give_back(refund);
+        refunds: &[Refund],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        let given_back = self.counters.refund_batch(refunds, deadline).await;
         self.go.acquire().await.unwrap().forget();
         given_back
     }

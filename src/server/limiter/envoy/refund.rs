@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
-
 use super::DecidingDomain;
 use crate::limiter::caller_deadline::in_time;
 use crate::limiter::{Limiter, LimiterCounter, Refusal, fail_open};
@@ -12,56 +10,52 @@ use tollgate_core::key::Cost;
 use tollgate_store::{GivenBack, Refund, Store, StoreError};
 
 impl<S: Store> Limiter<S> {
-    /// Makes refunds, each at the place of its descriptor. Returns what the proxy is told. Errors: too much waits for the store.
+    /// Makes refunds. Returns what the proxy is told of each, in their order. Errors: too much waits for the store, and then it has made
+    /// none, but for a Redis Cluster, where that holds for each node.
     pub(super) async fn refund_all(
         &self,
         place: DecidingDomain<'_>,
-        refunds: &[(usize, Refund)],
-    ) -> Result<Vec<(usize, Decision)>, Refusal> {
+        refunds: &[Refund],
+    ) -> Result<Vec<Decision>, Refusal> {
         if refunds.is_empty() {
             return Ok(Vec::new());
         }
         let started_at = self.call_start();
         let waiting = self.count_waiting(started_at, refunds.len());
-        let each = refunds.iter().map(async |(index, refund)| {
-            let decision = self.refund_descriptor(place.limit, refund).await?;
-            Ok((*index, decision))
-        });
-        let decided = Box::pin(try_join_all(each)).await;
+        let given_back = Box::pin(self.give_back_in(place.limit, refunds)).await;
         self.record_call_time(started_at);
         drop(waiting);
-        decided
+        for refund in refunds {
+            self.forget_denials(&refund.plan.counts_as, &refund.key);
+        }
+        let Some(given_back) = given_back else {
+            let metrics = &self.worker.metrics;
+            metrics.count(LimiterCounter::CallerDeadlines, refunds.len());
+            // They take nothing, so there is nothing to enforce.
+            return Ok(vec![fail_open(); refunds.len()]);
+        };
+        let answered = refunds.iter().zip(given_back);
+        let decided = answered.map(|(refund, answer)| self.refunded(refund, answer));
+        decided.collect()
     }
 
-    async fn refund_descriptor(
+    /// What the proxy is told of one refund.
+    fn refunded(
         &self,
-        limit: Option<Duration>,
         refund: &Refund,
+        answer: Result<GivenBack, StoreError>,
     ) -> Result<Decision, Refusal> {
-        let limits = refund.plan.limits();
-        if limits.is_empty() {
-            return Ok(Decision::uncounted(Outcome::Allowed, DecidedBy::Plan, None));
-        }
-        let given_back = self.give_back_in(limit, refund).await;
-        self.forget_denials(&refund.plan.counts_as, &refund.key);
-        match given_back {
-            Some(Ok(GivenBack { after, .. })) => {
+        match answer {
+            Ok(GivenBack { after, .. }) => {
                 self.common.failures.decided(&*self.common.clock);
-                let statuses = after.statuses(limits, Cost::ONE);
+                let statuses = after.statuses(refund.plan.limits(), Cost::ONE);
                 Ok(Decision::counted(
                     Outcome::Allowed,
                     DecidedBy::Store,
                     statuses,
                 ))
             }
-            // It takes nothing, so there is nothing to enforce.
-            None => {
-                self.worker
-                    .metrics
-                    .count(LimiterCounter::CallerDeadlines, 1);
-                Ok(fail_open())
-            }
-            Some(Err(error)) => {
+            Err(error) => {
                 self.count_failure(Some((&refund.key, &refund.plan)), &error);
                 match error {
                     StoreError::Overloaded(_) => Err(Refusal::Overloaded),
@@ -75,14 +69,15 @@ impl<S: Store> Limiter<S> {
     async fn give_back_in(
         &self,
         limit: Option<Duration>,
-        refund: &Refund,
-    ) -> Option<Result<GivenBack, StoreError>> {
-        let asked = self.give_back(refund, self.store_deadline());
+        refunds: &[Refund],
+    ) -> Option<Vec<Result<GivenBack, StoreError>>> {
+        let asked = self.give_back(refunds, self.store_deadline());
         let Some(limit) = limit else {
             return Some(asked.await);
         };
-        let answer = in_time(limit, asked).await.ok();
+        let answers = in_time(limit, asked).await.ok()?;
         // A store that used up its deadline took longer than the proxy had, whichever timer fired first.
-        answer.filter(|answer| !matches!(answer, Err(StoreError::Deadline(_))))
+        let is_late = |answer| matches!(answer, &Err(StoreError::Deadline(_)));
+        (!answers.iter().any(is_late)).then_some(answers)
     }
 }

@@ -44,16 +44,16 @@ impl Store for Recorder {
         }
     }
 
-    async fn refund(
+    async fn refund_batch(
         &self,
-        refund: &Refund,
-        _deadline: StoreDeadline,
-    ) -> Result<GivenBack, StoreError> {
-        self.calls.lock().unwrap().push(1);
+        refunds: &[Refund],
+        deadline: StoreDeadline,
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        self.calls.lock().unwrap().push(refunds.len());
         match self.answers {
-            Answers::All => self.counters.give_back(refund),
+            Answers::All => self.counters.refund_batch(refunds, deadline).await,
             Answers::Never => std::future::pending().await,
-            Answers::Overloaded => Err(StoreError::Overloaded(1)),
+            Answers::Overloaded => vec![Err(StoreError::Overloaded(1)); refunds.len()],
         }
     }
 

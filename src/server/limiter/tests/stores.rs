@@ -24,8 +24,12 @@ impl Store for Broken {
         Err(self.0.clone().into())
     }
 
-    async fn refund(&self, _: &Refund, _: StoreDeadline) -> Result<GivenBack, StoreError> {
-        Err(self.0.clone())
+    async fn refund_batch(
+        &self,
+        refunds: &[Refund],
+        _: StoreDeadline,
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        vec![Err(self.0.clone()); refunds.len()]
     }
 }
 

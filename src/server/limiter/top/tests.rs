@@ -42,8 +42,15 @@ impl Store for Remote {
         checks.iter().map(|check| self.0.decide(check)).collect()
     }
 
-    async fn refund(&self, refund: &Refund, _: StoreDeadline) -> Result<GivenBack, StoreError> {
-        self.0.give_back(refund)
+    async fn refund_batch(
+        &self,
+        refunds: &[Refund],
+        _: StoreDeadline,
+    ) -> Vec<Result<GivenBack, StoreError>> {
+        refunds
+            .iter()
+            .map(|refund| self.0.give_back(refund))
+            .collect()
     }
 }
 

@@ -66,6 +66,17 @@ pub(super) struct QueuePermit {
     pub(super) places: usize,
 }
 
+impl QueuePermit {
+    /// One of its places, for a permit of its own.
+    pub(super) fn split_one(&mut self) -> Self {
+        self.places -= 1;
+        Self {
+            waiting: self.waiting.clone(),
+            places: 1,
+        }
+    }
+}
+
 impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.places, Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! The batcher over senders that panic or do not answer. It answers every request in time and goes on.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::call::Purpose;

@@ -1,5 +1,6 @@
 //! Decisions of a Cluster: which node has the names of a request.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -10,7 +11,7 @@ use crate::StoreError;
 use crate::clock::monotonic;
 use crate::redis::batcher::Answer;
 use crate::redis::batcher::call::{HoldAnswer, ScriptRequest};
-use crate::redis::lost_call;
+use crate::redis::{RedisNode, lost_call};
 
 impl Cluster {
     /// Decides one request on the node that has its name. Waiting for the map counts towards the deadline.
@@ -33,39 +34,60 @@ impl Cluster {
         until: Instant,
         deadline: Duration,
     ) -> Vec<Answer> {
-        let count = requests.len();
+        let ask =
+            async |node: Arc<RedisNode>, requests, left| node.decide_all(requests, left).await;
+        self.ask_by_node(requests, (until, deadline), ask).await
+    }
+
+    /// Makes refunds, which all wait until `until`, for `deadline` in total.
+    pub(in crate::redis) async fn refund_all(
+        &self,
+        requests: Vec<ScriptRequest>,
+        until: Instant,
+        deadline: Duration,
+    ) -> Vec<Result<HoldAnswer, StoreError>> {
+        let ask = async |node: Arc<RedisNode>, requests, left| {
+            let follower = || Some(RedirectFollower::new(node.manager.clone(), &self.state));
+            node.refund_all(requests, left, follower).await
+        };
+        self.ask_by_node(requests, (until, deadline), ask).await
+    }
+
+    /// Asks each node about the requests whose names it has, all at the same time. Returns the answers in the order of the requests.
+    async fn ask_by_node<T, F>(
+        &self,
+        requests: Vec<ScriptRequest>,
+        (until, deadline): (Instant, Duration),
+        ask: impl Fn(Arc<RedisNode>, Vec<ScriptRequest>, Duration) -> F,
+    ) -> Vec<Result<T, StoreError>>
+    where
+        F: Future<Output = Vec<Result<T, StoreError>>>,
+    {
+        let mut answers: Vec<_> = requests.iter().map(|_| Err(lost_call())).collect();
         let map = match self.state.map(deadline).await {
             Ok(map) => map,
-            Err(error) => return vec![Err(error); count],
+            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
         };
-        let mut answers: Vec<Option<Answer>> = vec![None; count];
         let mut parts: HashMap<u16, (Vec<usize>, Vec<ScriptRequest>)> = HashMap::new();
         for (place, request) in requests.into_iter().enumerate() {
             let part = parts.entry(map.owner(&request.name)).or_default();
             part.0.push(place);
             part.1.push(request);
         }
-        let decided = parts.into_iter().map(|(owner, (places, requests))| {
-            let node = map.node_at(owner);
-            let left = until.saturating_duration_since(monotonic());
-            async move {
-                let answers = match node {
-                    Ok(node) => node.decide_all(requests, left).await,
-                    Err(error) => vec![Err(error); places.len()],
-                };
-                (places, answers)
-            }
+        let left = until.saturating_duration_since(monotonic());
+        let asked = parts.into_iter().map(async |(owner, (places, requests))| {
+            let answers = match map.node_at(owner) {
+                Ok(node) => ask(node.clone(), requests, left).await,
+                Err(error) => places.iter().map(|_| Err(error.clone())).collect(),
+            };
+            (places, answers)
         });
-        for (places, part) in join_all(decided).await {
-            places
-                .into_iter()
-                .zip(part)
-                .for_each(|(place, answer)| answers[place] = Some(answer));
+        for (places, part) in join_all(asked).await {
+            for (place, answer) in places.into_iter().zip(part) {
+                answers[place] = answer;
+            }
         }
         answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| Err(lost_call())))
-            .collect()
     }
 
     /// Asks a request with an id, or about holds, on the node that has its name.
@@ -76,8 +98,7 @@ impl Cluster {
     ) -> Result<HoldAnswer, StoreError> {
         let map = self.state.map(deadline).await?;
         let node = map.node(&request.name)?;
-        let follower = || Some(RedirectFollower::new(node.manager.clone(), &self.state));
         let left = request.until.saturating_duration_since(monotonic());
-        node.ask(request, left, follower).await
+        node.ask(request, left).await
     }
 }

@@ -38,7 +38,7 @@ pub(in crate::redis) enum HoldAsk {
 }
 
 /// The answer to that.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::redis) enum HoldAnswer {
     Hold(Box<HoldVerdict>),
     Verdict(Verdict),
