@@ -20,13 +20,7 @@ while groups > 0 or repeats > 0 do
 --> log_names
     end
   end
-  if logs > 0 and repeats > 0 and alike ~= JOINT and not problem then
---> log
-    if log_limit then
---> log_requests
-    end
-  end
-  local undecided = repeats > 0 and (problem or not log_limit)
+  local undecided = repeats > 0
   while limits and undecided and not problem do
 --> requests
   end

@@ -42,7 +42,10 @@ repeat
   if alike == JOINT then
 --> joint_short
   end
-  if needs_general then
+  if needs_general and logs > 0 then
+--> log
+  end
+  if needs_general and not log_limit then
 --> general
   end
   if alike == JOINT and needs_general then
@@ -57,9 +60,14 @@ if alike == JOINT then
     replies[final + places + 1] = pack('<I7', now)
   end
 elseif not problem then
-  local key = has_packed == 1 and keys[next_packed]
-  local decided, why = pcall(decide_group, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
-  problem = not decided and (type(why) == 'table' and why.err or tostring(why))
+  local decided, result
+  if log_limit then
+--> log_requests
+  else
+    local key = has_packed == 1 and keys[next_packed]
+    decided, result = pcall(decide_group, key, key and values[next_packed], next_log, next_log + logs - 1, first_at, n)
+  end
+  problem = not decided and (type(result) == 'table' and result.err or tostring(result))
 end
 if problem then
   -- Requests of many callers share this call: a group that cannot be decided must not fail those after it.

@@ -161,9 +161,6 @@ if not decide_joint then
 end
 local parts, refused = {}, false
 present_limit = nil
-if logs > 0 then
---> log
-end
 at = begin
 for index = 1, count do
 --> joint_request

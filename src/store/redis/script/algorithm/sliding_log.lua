@@ -403,9 +403,9 @@ function log.reading(limit, state, cost, charged)
   return state.used, frees_in, fresh_in
 end
 
--- Decides requests of one log, one after another. Returns the index of their last number.
+-- Decides requests of one log, one after another. Returns their replies.
 function log.decide(limit, request_at, count)
-  local state, last_number, dirty = log.view(limit), filled, false
+  local state, last_number, dirty = log.view(limit), 0, false
   for _ = 1, count do
     if count > 1 then
       local _
@@ -428,7 +428,7 @@ function log.decide(limit, request_at, count)
     log.prepare(limit, state)
     write_log(limit, state)
   end
-  return last_number
+  return pack('<' .. rep('BI7I7I7', count), table_unpack(numbers, 1, last_number))
 end
 
 return log

@@ -31,12 +31,9 @@ end
 --{ log_requests
 -- Whatever the log is, and however many requests.
 log_limit.log, log_limit.index = keys[next_log], log_limit.is_indexed and keys[next_log + logs - 1]
-local decided, last = pcall(log.decide, log_limit, first_at, n)
+decided, result = pcall(log.decide, log_limit, first_at, n)
 if decided then
-  filled, answers = last, answers + n
-  next_log = next_log + logs
-  repeats = repeats - 1
-else
-  problem = type(last) == 'table' and last.err or tostring(last)
+  final = final + 1
+  replies[final] = result
 end
 --}
