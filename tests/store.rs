@@ -11,6 +11,7 @@ mod embedded;
 mod flood;
 mod garbage;
 mod heavy_batches;
+mod heavy_calls;
 mod heavy_mixes;
 mod holds;
 mod holds_cost;

@@ -18,21 +18,22 @@ static int64_t read_ns(clockid_t clock) {
 
 static int is_first_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
-/* For how long the first thread has not run, but for its waiting. */
-static int64_t lost_ns(void) { return read_ns(CLOCK_MONOTONIC) - read_ns(CLOCK_THREAD_CPUTIME_ID); }
+/* For how long the first thread has not run, but for its waiting. The processor's time is asked for last: it is there that the kernel
+ * notices that the thread's turn is over, and lets others run. */
+static int64_t lost_ns(void) {
+  int64_t all = read_ns(CLOCK_MONOTONIC);
+  return all - read_ns(CLOCK_THREAD_CPUTIME_ID);
+}
 
 /* The same when it last came back from waiting. */
 static int64_t lost_before_ns;
 
 int clock_gettime(clockid_t clock, struct timespec *time) {
-  int64_t lost = 0;
-  if ((clock == CLOCK_MONOTONIC || clock == CLOCK_REALTIME) && is_first_thread()) {
-    if (!lost_before_ns) lost_before_ns = lost_ns();
-    lost = lost_ns() - lost_before_ns;
-  }
   int failed = (int)syscall(SYS_clock_gettime, clock, time);
-  if (failed || !lost) return failed;
-  int64_t ns = (int64_t)time->tv_sec * 1000000000 + time->tv_nsec - lost;
+  if (failed || (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME) || !is_first_thread()) return failed;
+  int64_t lost = lost_ns();
+  if (!lost_before_ns) lost_before_ns = lost;
+  int64_t ns = (int64_t)time->tv_sec * 1000000000 + time->tv_nsec - (lost - lost_before_ns);
   time->tv_sec = ns / 1000000000;
   time->tv_nsec = ns % 1000000000;
   return 0;
