@@ -27,6 +27,7 @@ mod fixed_window;
 mod gcra;
 pub mod holds;
 mod readings;
+mod refund;
 mod releases;
 mod runs;
 mod sliding_counter;
@@ -34,6 +35,7 @@ mod sliding_log;
 mod sliding_window;
 mod undo;
 
+pub use refund::{GivenBack, refund};
 use smallvec::SmallVec;
 
 use crate::key::Cost;
@@ -150,15 +152,6 @@ pub enum Mode {
     Peek,
 }
 
-/// What a refund or an undo did to all limits of one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GivenBack {
-    /// One reading per limit from before it.
-    pub before: SmallVec<[Reading; 2]>,
-    /// The key after it, as a peek reads it.
-    pub after: Verdict,
-}
-
 /// Decides one cost against all limits of a plan, all or nothing.
 ///
 /// `states` belong to the key, in the order of `limits`. The `cost` must fit every limit's capacity;
@@ -222,38 +215,6 @@ fn read_all(limits: &[Limit], states: &[State], now_us: u64, cost: u64, mode: Mo
         blocks: None,
         release_in_us: 0,
     }
-}
-
-/// Gives units back to every limit, at most as many as that limit has counted. `states` belong to the key, in the order of `limits`.
-#[cold]
-pub fn refund(limits: &[Limit], states: &mut [State], now_us: u64, units: Cost) -> GivenBack {
-    give_back(limits, states, now_us, |limit, state| {
-        state.refund(limit, now_us, units.units());
-    })
-}
-
-/// Has something given back to each limit.
-fn give_back(
-    limits: &[Limit],
-    states: &mut [State],
-    now_us: u64,
-    mut give: impl FnMut(&Limit, &mut State),
-) -> GivenBack {
-    let before = limits
-        .iter()
-        .zip(&*states)
-        .map(|(limit, state)| state.read(limit, now_us, 0))
-        .collect();
-    let after = limits.iter().zip(states).map(|(limit, state)| {
-        give(limit, state);
-        state.read(limit, now_us, 0)
-    });
-    let readings = after.collect();
-    let after = Verdict {
-        readings,
-        ..Verdict::passing_no_limit()
-    };
-    GivenBack { before, after }
 }
 
 /// A placeholder left behind when a state is moved out.

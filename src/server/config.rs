@@ -13,6 +13,7 @@ mod holds;
 mod in_force;
 mod listen;
 mod overrides;
+mod place;
 mod plan_names;
 mod plans;
 pub mod ratelimit;
@@ -169,7 +170,7 @@ fn locate(errors: &mut [ConfigError], text: &str, sources: &Sources) {
         return;
     };
     for error in errors.iter_mut().filter(|error| error.place.is_none()) {
-        error.place = source::place_of(&root, &error.path);
+        error.place = place::place_of(&root, &error.path);
     }
 }
 
@@ -189,7 +190,7 @@ impl ConfigError {
     fn is_elsewhere(&self) -> bool {
         self.place
             .as_ref()
-            .is_some_and(|place| !source::is_line(place))
+            .is_some_and(|place| !place::is_line(place))
     }
 }
 

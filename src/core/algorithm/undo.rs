@@ -17,7 +17,8 @@
 
 use smallvec::SmallVec;
 
-use super::{GivenBack, State, Verdict, give_back};
+use super::refund::give_back;
+use super::{GivenBack, State, Verdict};
 use crate::algorithm::Reading;
 use crate::plan::Limit;
 

@@ -4,7 +4,8 @@ use config::{Map, Value, ValueKind};
 use url::Url;
 
 use super::environment::SETTINGS;
-use super::source::{Origin, is_line};
+use super::place::is_line;
+use super::source::Origin;
 use super::tree::{join, shown_key};
 
 /// Stands for a secret.

@@ -10,7 +10,7 @@ use config::{Map, Value, ValueKind};
 
 use super::ConfigError;
 use super::environment::similar_settings;
-use super::source::origin_within;
+use super::place::origin_within;
 use tollgate_core::duration;
 use tollgate_core::nearest::nearest;
 

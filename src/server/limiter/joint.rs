@@ -2,7 +2,9 @@
 //!
 //! What one request alone would be told, [`super`] knows. Here are the ways in which that depends on the others.
 
-use std::fmt;
+mod refusal;
+
+pub use refusal::JointRefusal;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,61 +18,13 @@ use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{Plan, UnknownPlan};
+use tollgate_core::plan::Plan;
 use tollgate_store::{
     Check, JointFailure, Store, StoreDeadline, StoreError, Verdict, adds_up, all_fit, has_charges,
 };
 
 /// A stand-in for the answer of a store that is too late for the caller. Policies treat it as any store that fails.
 pub(super) const TOO_LATE: StoreError = StoreError::Deadline(Duration::ZERO);
-
-/// Why a joint decision was not made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JointRefusal {
-    /// The request that is at fault, if it is one.
-    pub request: Option<usize>,
-    /// What is wrong with it, or with the whole.
-    pub refusal: Refusal,
-}
-
-impl fmt::Display for JointRefusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.sentence(|index| format!("requests[{index}]")))
-    }
-}
-
-impl JointRefusal {
-    /// What is wrong, and what would be right, where requests have these names.
-    pub fn sentence(&self, name: impl Fn(usize) -> String) -> String {
-        let Some(index) = self.request else {
-            return self.refusal.to_string();
-        };
-        let Refusal::UnknownPlan(UnknownPlan {
-            name: plan,
-            nearest,
-        }) = &self.refusal
-        else {
-            return format!("{}: {}", name(index), self.refusal);
-        };
-        let right = match nearest {
-            Some(nearest) => format!("did you mean {nearest:?}?"),
-            None => "`tollgate plans` lists all plans".to_owned(),
-        };
-        format!(
-            "{}.plan is {plan:?}, which is not a plan; {right}",
-            name(index)
-        )
-    }
-}
-
-impl From<Refusal> for JointRefusal {
-    fn from(refusal: Refusal) -> Self {
-        Self {
-            request: None,
-            refusal,
-        }
-    }
-}
 
 /// A request with its plan, and what is known of it without the store.
 pub(super) struct PlannedRequest {

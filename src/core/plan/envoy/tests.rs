@@ -1,6 +1,7 @@
 //! Which rule decides, and the keys that it gives, by tables and against a search through all rules.
 
 mod keys;
+mod patterns;
 
 use keys::key_of;
 use std::collections::HashMap;
@@ -93,175 +94,6 @@ fn the_most_specific_rule_decides_and_of_equals_the_first() {
             0,
             "{rules:?}"
         );
-    }
-}
-
-#[test]
-fn a_wildcard_stands_for_any_letters_anywhere() {
-    for (pattern, matching, others) in [
-        (
-            "a=bar*b",
-            &["barb", "barab", "bar*b", "barbb"][..],
-            &["bar", "ba", "barba", "xbarb", "arb"][..],
-        ),
-        (
-            "a=foo*bar*baz",
-            &["foobarbaz", "foo-bar-baz", "foobarbarbaz"],
-            &["foobaz", "foobarba", "foobazbar", "foobabaz"],
-        ),
-        ("a=*x", &["x", "xx", "éx"], &["", "xé"]),
-        ("a=x**y*", &["xy", "xéy", "xyy"], &["x", "yx"]),
-        ("a=aa*aa", &["aaaa", "aaaaa"], &["aaa", "aa"]),
-        ("a=*ab*ab*", &["abab", "xabxabx"], &["ab", "aab", "abb"]),
-    ] {
-        let domain = domain(&[&[pattern]]);
-        for (values, found) in [(matching, true), (others, false)] {
-            for value in values {
-                assert_eq!(
-                    domain.find(&entries(&[&format!("a={value}")])).is_some(),
-                    found,
-                    "{pattern}: {value}"
-                );
-            }
-        }
-    }
-    // Each star has a letter to stand for, none of them the right one: the time does not multiply.
-    let many = Wildcard::parse(&"a*".repeat(250)).unwrap();
-    assert!(
-        !many.matches(&"a".repeat(249))
-            && !many.matches(&"ab".repeat(200))
-            && many.matches(&"ab".repeat(250))
-    );
-}
-
-#[test]
-fn more_text_beats_less_fewer_stars_beat_more_and_of_equals_the_first_decides() {
-    let rules = [
-        "a=*bc", "a=ab*", "a=a*bc", "a=*b*", "a=b*", "a=*b", "a=*bd", "a=abd",
-    ];
-    let domain = domain(
-        &rules
-            .map(|rule| vec![rule])
-            .iter()
-            .map(Vec::as_slice)
-            .collect::<Vec<_>>(),
-    );
-    for (value, decides) in [
-        ("abc", Some(2)),
-        ("abbc", Some(2)),
-        ("xbc", Some(0)),
-        ("abx", Some(1)),
-        ("xbx", Some(3)),
-        // Of `*b*`, `b*` and `*b`, the first one with a single star.
-        ("b", Some(4)),
-        ("xb", Some(5)),
-        ("abd", Some(7)),
-        ("abbd", Some(1)),
-        ("x", None),
-    ] {
-        let found = domain
-            .find(&entries(&[&format!("a={value}")]))
-            .map(|(rule_index, _)| rule_index);
-        assert_eq!(found, decides, "{value}");
-    }
-}
-
-#[test]
-fn a_rule_that_is_never_reached_and_too_many_forms_are_errors() {
-    let rules = |patterns: &[&[&str]]| {
-        patterns
-            .iter()
-            .map(|patterns| rule(patterns))
-            .collect::<Vec<_>>()
-    };
-    let errors = Domain::new(
-        Unmatched::Deny,
-        rules(&[&["a=1"], &["a"], &["a=1"], &["a=1*"], &["a"]]),
-    )
-    .unwrap_err();
-    assert_eq!(
-        errors,
-        [(2, RuleError::SameAs(0)), (4, RuleError::SameAs(1))]
-    );
-    let prefixes: Vec<DescriptorRule> = (1..=65)
-        .map(|bytes| rule(&[&format!("a={}*", "x".repeat(bytes))]))
-        .collect();
-    assert!(Domain::new(Unmatched::Allow, prefixes[..FORMS_MAX].to_vec()).is_ok());
-    assert_eq!(
-        Domain::new(Unmatched::Allow, prefixes).unwrap_err(),
-        [(64, RuleError::TooManyForms)]
-    );
-    let between: Vec<DescriptorRule> = (1..=65)
-        .map(|number| rule(&[&format!("a=x*{number}*")]))
-        .collect();
-    assert!(Domain::new(Unmatched::Allow, between[..FORMS_MAX].to_vec()).is_ok());
-    assert_eq!(
-        Domain::new(Unmatched::Allow, between).unwrap_err(),
-        [(64, RuleError::TooManyForms)]
-    );
-    let twice = rules(&[&["a=x**y"], &["a=x*y"]]);
-    assert_eq!(
-        Domain::new(Unmatched::Allow, twice).unwrap_err(),
-        [(1, RuleError::SameAs(0))]
-    );
-}
-
-#[test]
-fn the_work_of_a_search_does_not_grow_with_the_rules() {
-    let exact = (0..RULES_MAX - 1).map(|user| rule(&[&format!("user={user}"), "path"]));
-    let domain = Domain::new(
-        Unmatched::Allow,
-        exact.chain([rule(&["user", "path"])]).collect(),
-    )
-    .unwrap();
-    let shape = entries(&["user=77", "path=/"]);
-    assert_eq!(domain.find(&shape).unwrap().0, 77);
-    assert_eq!(
-        domain.find(&entries(&["user=none", "path=/"])).unwrap().0,
-        RULES_MAX - 1
-    );
-    // Two forms, whatever the number of rules.
-    assert!(
-        format!("{:?}", domain.index.forms()) == "[2]",
-        "{:?}",
-        domain.index.forms()
-    );
-}
-
-#[test]
-fn a_pattern_says_what_is_wrong_with_it() {
-    for (text, wrong) in [
-        ("", "has no name"),
-        ("=x", "has no name"),
-        ("a=", "gives no value after its ="),
-        ("a=*", "gives no value after its ="),
-        ("a=**", "gives no value after its ="),
-        ("a*", "has a name with *"),
-        ("{a}", "has a name with *, { or }"),
-    ] {
-        let found = EntryPattern::parse(text).unwrap_err();
-        assert!(
-            found.starts_with(wrong)
-                && found.contains("; write name for any value, name=value, or name=prefix*;"),
-            "{found}"
-        );
-    }
-    assert!(
-        EntryPattern::parse(&"a".repeat(513))
-            .unwrap_err()
-            .contains("has 513 bytes; an entry has at most 512")
-    );
-    for text in [
-        "a",
-        "a=x",
-        "a=x*",
-        "a=*x",
-        "a=*x*y*",
-        "a=x=y",
-        "remote_address=10.0.0.*",
-        "a b=é",
-    ] {
-        assert_eq!(EntryPattern::parse(text).unwrap().to_string(), text);
     }
 }
 
@@ -366,45 +198,6 @@ fn an_override_is_counted_apart_for_each_unit_and_not_for_each_quota() {
     );
 }
 
-/// What decides, by looking at every rule.
-fn by_search(rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
-    let specificity = |rule: &DescriptorRule| {
-        let texts: Vec<String> = rule.patterns.iter().map(ToString::to_string).collect();
-        let given = texts.iter().filter(|text| text.contains('=')).count();
-        let wildcards: Vec<&str> = texts
-            .iter()
-            .filter(|text| text.contains('*'))
-            .map(|text| text.split_once('=').unwrap().1)
-            .collect();
-        let stars: usize = wildcards.iter().map(|text| text.matches('*').count()).sum();
-        (
-            given,
-            given - wildcards.len(),
-            wildcards.iter().map(|text| text.len()).sum::<usize>() - stars,
-            std::cmp::Reverse(stars),
-        )
-    };
-    let matching = rules
-        .iter()
-        .enumerate()
-        .filter(|(_, rule)| rule.matches(entries));
-    matching
-        .max_by_key(|(rule_index, rule)| (specificity(rule), std::cmp::Reverse(*rule_index)))
-        .map(|(rule_index, _)| rule_index)
-}
-
-fn pattern() -> impl Strategy<Value = String> {
-    let name = prop_oneof![Just("a"), Just("b")];
-    let value = prop_oneof![
-        Just(String::new()),
-        "=[xy]{1,3}",
-        "=[xy]{1,3}\\*",
-        "=\\*[xy]{1,2}",
-        "=[xy]\\*[xy](\\*[xy]?)?"
-    ];
-    (name, value).prop_map(|(name, value)| format!("{name}{value}"))
-}
-
 proptest! {
     #[test]
     fn the_index_finds_what_a_search_through_all_rules_finds(
@@ -467,4 +260,43 @@ fn different_values_are_different_shards_and_an_empty_one_is_none() {
         ..rule
     };
     assert!(!one.counted_key(&entries(&["a=", "b=x"])).has_shard());
+}
+
+/// What decides, by looking at every rule.
+fn by_search(rules: &[DescriptorRule], entries: &[Entry]) -> Option<usize> {
+    let specificity = |rule: &DescriptorRule| {
+        let texts: Vec<String> = rule.patterns.iter().map(ToString::to_string).collect();
+        let given = texts.iter().filter(|text| text.contains('=')).count();
+        let wildcards: Vec<&str> = texts
+            .iter()
+            .filter(|text| text.contains('*'))
+            .map(|text| text.split_once('=').unwrap().1)
+            .collect();
+        let stars: usize = wildcards.iter().map(|text| text.matches('*').count()).sum();
+        (
+            given,
+            given - wildcards.len(),
+            wildcards.iter().map(|text| text.len()).sum::<usize>() - stars,
+            std::cmp::Reverse(stars),
+        )
+    };
+    let matching = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, rule)| rule.matches(entries));
+    matching
+        .max_by_key(|(rule_index, rule)| (specificity(rule), std::cmp::Reverse(*rule_index)))
+        .map(|(rule_index, _)| rule_index)
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    let name = prop_oneof![Just("a"), Just("b")];
+    let value = prop_oneof![
+        Just(String::new()),
+        "=[xy]{1,3}",
+        "=[xy]{1,3}\\*",
+        "=\\*[xy]{1,2}",
+        "=[xy]\\*[xy](\\*[xy]?)?"
+    ];
+    (name, value).prop_map(|(name, value)| format!("{name}{value}"))
 }

@@ -1,6 +1,8 @@
 //! Descriptors decided without a network, over the embedded store and over stores that fail on purpose.
 
+mod failures;
 mod own_limits;
+mod refunds;
 
 use std::sync::Mutex;
 
@@ -8,7 +10,9 @@ use super::super::tests::{Clock0, SETTINGS, plan, plans};
 use super::*;
 use crate::limiter::{LimiterCounter, LimiterSettings};
 use tollgate_core::plan::PlanSet;
-use tollgate_core::plan::envoy::{DescriptorRule, EntryPattern, EnvoyRules, KeyTemplate, RateUnit};
+use tollgate_core::plan::envoy::{
+    DenialBody, DescriptorRule, Entry, EntryPattern, EnvoyRules, KeyTemplate, RateUnit,
+};
 use tollgate_store::{
     CAPACITY_DEFAULT, GivenBack, MemoryStore, StoreDeadline, StoreError, Verdict,
 };
@@ -231,54 +235,6 @@ async fn descriptors_are_decided_each_by_itself_and_all_in_one_store_call() {
 }
 
 #[tokio::test]
-async fn no_units_ask_without_taking_and_units_are_given_back() {
-    let limiter = limiter();
-    assert_eq!(ask(&limiter, described("ten", "al", 0)).await, allowed(10));
-    assert_eq!(ask(&limiter, described("ten", "al", 9)).await, allowed(1));
-    assert_eq!(ask(&limiter, refund("ten", 4)).await, allowed(5));
-    assert_eq!(ask(&limiter, described("ten", "al", 5)).await, allowed(0));
-    assert_eq!(
-        ask(&limiter, described("ten", "al", 0)).await,
-        (Outcome::Denied, DecidedBy::Store, Some(0))
-    );
-    assert_eq!(
-        ask(&limiter, refund("ten", u64::MAX)).await,
-        allowed(10),
-        "never above full"
-    );
-    assert_eq!(ask(&limiter, refund("ten", 0)).await.0, Outcome::Allowed);
-    for plan in ["unlimited", "blocked", "no such plan"] {
-        assert_eq!(
-            ask(&limiter, refund(plan, 1)).await.0,
-            Outcome::Allowed,
-            "{plan}"
-        );
-    }
-    let decided = limiter
-        .decide_descriptors("allow", vec![refund("blocked", 1)], None)
-        .await
-        .unwrap();
-    assert!(decided.allowed() && decided.binding().is_none());
-    assert_eq!(limiter.totals().count(LimiterCounter::Peeks), 2 + 1);
-}
-
-#[tokio::test]
-async fn a_denial_that_is_remembered_is_forgotten_when_units_are_given_back() {
-    let limiter = limiter();
-    assert_eq!(ask(&limiter, described("ten", "al", 10)).await, allowed(0));
-    assert_eq!(
-        ask(&limiter, described("ten", "al", 1)).await.1,
-        DecidedBy::Store
-    );
-    assert_eq!(
-        ask(&limiter, described("ten", "al", 1)).await.1,
-        DecidedBy::DenyCache
-    );
-    assert_eq!(ask(&limiter, refund("ten", 2)).await, allowed(2));
-    assert_eq!(ask(&limiter, described("ten", "al", 2)).await, allowed(0));
-}
-
-#[tokio::test]
 async fn a_descriptor_without_a_rule_gets_what_its_domain_says() {
     let limiter = limiter();
     for (domain, told) in [
@@ -306,106 +262,6 @@ async fn a_descriptor_without_a_rule_gets_what_its_domain_says() {
         unknown.to_string(),
         "domain \"alow\" is not in the config; did you mean \"allow\"?"
     );
-}
-
-#[tokio::test]
-async fn a_store_that_is_late_for_the_caller_is_replaced_by_policy_and_not_blamed() {
-    let limiter = limiter_that(Answers::Never);
-    let caller = Some(CallerDeadline::new(Duration::from_millis(20)));
-    let descriptors = vec![
-        described("ten", "al", 1),
-        described("allow", "al", 1),
-        described("deny", "al", 1),
-        refund("ten", 1),
-    ];
-    let decided = limiter
-        .decide_descriptors("allow", descriptors, caller)
-        .await
-        .unwrap();
-    let told: Vec<_> = decided
-        .decisions
-        .iter()
-        .map(|decided| (decided.decision.outcome, decided.decision.decided_by))
-        .collect();
-    let expected = [
-        (Outcome::Allowed, DecidedBy::LocalFallback),
-        (Outcome::Allowed, DecidedBy::FailOpen),
-        (Outcome::Denied, DecidedBy::FailClosed),
-        (Outcome::Allowed, DecidedBy::FailOpen),
-    ];
-    assert_eq!(told, expected);
-    let totals = limiter.totals();
-    assert_eq!(
-        (
-            totals.count(LimiterCounter::CallerDeadlines),
-            totals.count(LimiterCounter::StoreErrors)
-        ),
-        (4, 0)
-    );
-    let none = Some(CallerDeadline::new(Duration::ZERO));
-    let late = limiter
-        .decide_descriptors("allow", vec![described("ten", "al", 1)], none)
-        .await
-        .unwrap_err();
-    assert_eq!(late, EnvoyRefusal::Refused(Refusal::CallerDeadline));
-}
-
-#[tokio::test]
-async fn an_overloaded_server_refuses_the_call_and_no_policy_answers() {
-    let limiter = limiter_that(Answers::Overloaded);
-    let refused = limiter
-        .decide_descriptors("allow", vec![described("allow", "al", 1)], None)
-        .await
-        .unwrap_err();
-    assert_eq!(refused, EnvoyRefusal::Refused(Refusal::Overloaded));
-}
-
-#[tokio::test]
-async fn a_reload_takes_up_rules_with_the_plans_that_they_name() {
-    let limiter = Limiter::new(
-        plans(),
-        MemoryStore::new(CAPACITY_DEFAULT, Arc::new(Clock0)),
-        SETTINGS,
-        Arc::new(Clock0),
-    );
-    let unserved = limiter
-        .decide_descriptors("allow", vec![described("ten", "al", 1)], None)
-        .await
-        .unwrap_err();
-    assert_eq!(
-        (unserved, limiter.serves_envoy()),
-        (EnvoyRefusal::NotConfigured, false)
-    );
-    let hash = limiter.snapshot().config_hash().to_owned();
-    limiter.reload(with_rules(plans()));
-    assert!(limiter.serves_envoy() && limiter.snapshot().config_hash() != hash);
-    assert_eq!(ask(&limiter, described("ten", "al", 1)).await, allowed(9));
-    // Only the rules change, then only a plan: both are taken up.
-    let other = Domain::new(
-        Unmatched::Allow,
-        vec![rule(&["plan=ten", "user"], "blocked")],
-    )
-    .unwrap();
-    limiter.reload(plans().with_envoy(EnvoyRules::new(
-        DenialBody::None,
-        [("allow".to_owned(), other)],
-    )));
-    assert_eq!(
-        ask(&limiter, described("ten", "al", 1)).await.0,
-        Outcome::Denied
-    );
-    let edited: PlanSet = plans()
-        .iter()
-        .map(|of| {
-            if &*of.name == "ten" {
-                plan("ten", 5)
-            } else {
-                of.as_ref().clone()
-            }
-        })
-        .collect();
-    limiter.reload(with_rules(edited));
-    assert_eq!(ask(&limiter, described("ten", "al", 1)).await, allowed(3));
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Overrides without a network: what they change, whoever asks and however, and that replicas agree.
 
+mod config;
 mod decisions;
+mod pages;
 mod size;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -272,142 +274,6 @@ async fn so_many_are_set_and_no_more() {
         .await
         .unwrap();
     set(&one, prefix("q"), quota(9)).await;
-}
-
-#[tokio::test]
-async fn a_reload_decides_what_an_override_means() {
-    let one = replica(&SetClock::default(), None);
-    set(&one, key("alice"), use_plan("starter")).await;
-    set(&one, prefix("a"), quota(50)).await;
-    assert_eq!(
-        ask(&one, "free", 1).await.other_plan.as_deref(),
-        Some("starter")
-    );
-    let without = plans()
-        .iter()
-        .filter(|plan| &*plan.name != "starter")
-        .cloned()
-        .collect();
-    one.common.reload(without);
-    // The next one holds, and the list says why.
-    assert_eq!(
-        told(&ask(&one, "free", 1).await),
-        (Outcome::Allowed, Some(48), None, true)
-    );
-    let listed = one.overrides.list(&OverrideQuery::default()).unwrap();
-    let problems: Vec<&str> = listed
-        .entries
-        .iter()
-        .map(|listed| &*listed.problem)
-        .collect();
-    assert_eq!(
-        problems,
-        [
-            "use_plan is \"starter\", which is not a plan of this config",
-            ""
-        ]
-    );
-    assert_eq!(one.common.totals().overrides.without_effect, 1);
-    one.common.reload(plans());
-    assert_eq!(
-        ask(&one, "free", 1).await.other_plan.as_deref(),
-        Some("starter")
-    );
-}
-
-#[tokio::test]
-async fn those_of_the_file_come_and_go_with_it_and_those_of_the_service_hold_first() {
-    let one = replica(&SetClock::default(), None);
-    set(&one, key("alice"), use_plan("starter")).await;
-    set(&one, prefix("a"), quota(50)).await;
-    let entry = |subject| {
-        Arc::new(PlanOverride {
-            effect: quota(70),
-            source: OverrideSource::File,
-            ..unset("free", subject)
-        })
-    };
-    let file = plans().with_overrides([entry(prefix("a")), entry(key("bob"))].into());
-    assert_eq!(one.common.reload(file).edited, 0);
-    let bob = Check {
-        key: Key::new("bob").unwrap(),
-        ..request("free", 1)
-    };
-    let decided = one.limiter.decide(bob, None).await.unwrap();
-    assert_eq!(told(&decided), (Outcome::Allowed, Some(69), None, true));
-    let refused = one.overrides.delete("free", key("bob"), None).await;
-    assert_eq!(refused, Err(OverrideRefusal::OfFile));
-    let query = OverrideQuery {
-        plan: "free".to_owned(),
-        matching_key: Some("alice".to_owned()),
-        ..OverrideQuery::default()
-    };
-    let listed = one.overrides.list(&query).unwrap().entries;
-    let listed: Vec<_> = listed
-        .iter()
-        .map(|listed| listed.entry.as_ref().unwrap())
-        .collect();
-    let listed: Vec<_> = listed
-        .iter()
-        .map(|entry| (&entry.subject, entry.source))
-        .collect();
-    assert_eq!(
-        listed,
-        [
-            (&key("alice"), OverrideSource::Runtime),
-            (&prefix("a"), OverrideSource::Runtime),
-            (&prefix("a"), OverrideSource::File)
-        ]
-    );
-}
-
-#[tokio::test]
-async fn a_list_is_read_page_by_page() {
-    let one = replica(&SetClock::default(), None);
-    for index in 0..25 {
-        set(&one, key(&format!("k:{index:02}")), quota(9)).await;
-    }
-    let mut query = OverrideQuery {
-        page_size: 10,
-        ..OverrideQuery::default()
-    };
-    let mut keys = Vec::new();
-    for (page, entries) in [10, 10, 5].into_iter().enumerate() {
-        let list = one.overrides.list(&query).unwrap();
-        assert_eq!(list.entries.len(), entries);
-        keys.extend(
-            list.entries
-                .iter()
-                .map(|listed| listed.subject.text().to_string()),
-        );
-        assert_eq!(list.next_page_token.is_empty(), page == 2);
-        query.page_token = list.next_page_token;
-        // What the page ended with may be gone by then.
-        let last = keys.last().unwrap().clone();
-        one.overrides
-            .delete("free", key(&last), None)
-            .await
-            .unwrap();
-    }
-    let expected: Vec<String> = (0..25).map(|index| format!("k:{index:02}")).collect();
-    assert_eq!(keys, expected);
-    for wrong in ["x", "free:k:runtim:k", "free:z:runtime:k"] {
-        query.page_token = wrong.to_owned();
-        assert!(
-            one.overrides
-                .list(&query)
-                .unwrap_err()
-                .contains("page_token"),
-            "{wrong}"
-        );
-    }
-    query.page_size = 1_001;
-    assert!(
-        one.overrides
-            .list(&query)
-            .unwrap_err()
-            .contains("page_size is 1001")
-    );
 }
 
 #[tokio::test]

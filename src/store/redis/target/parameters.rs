@@ -2,7 +2,8 @@
 
 use url::Url;
 
-use super::{HostAndPort, NODES_MAX, RIGHT, UrlForm, node};
+use super::url_parts::{UrlForm, node};
+use super::{HostAndPort, NODES_MAX, RIGHT};
 use tollgate_core::nearest::nearest;
 
 /// The parameters of a URL, behind its question mark.
