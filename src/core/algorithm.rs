@@ -35,7 +35,6 @@ mod sliding_log;
 mod sliding_window;
 mod undo;
 
-pub use refund::{GivenBack, refund};
 use smallvec::SmallVec;
 
 use crate::key::Cost;
@@ -46,6 +45,7 @@ pub use block::{Block, BlockReading, begins_block, blocks_at, decide_with_blocks
 pub use denial_age::{denial_at, tells_one_cost};
 pub use fixed_window::Window;
 pub use gcra::Bucket;
+pub use refund::{GivenBack, refund};
 pub use releases::{RELEASES_MAX, Release, release_costs, releases};
 pub use runs::Runs;
 pub use sliding_counter::Counter;

@@ -33,11 +33,11 @@ mod fuzz;
 #[cfg(test)]
 mod tests;
 
-pub use configured::{ConfiguredStore, StoreTarget};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use configured::{ConfiguredStore, StoreTarget};
 pub use error::StoreError;
 pub use joint::{Charged, JointFailure, JointUndos, Settled};
 pub use memory::{CAPACITY_DEFAULT, CAPACITY_MIN, MemoryOverrides, MemoryStore, MemoryTarget};

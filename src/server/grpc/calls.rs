@@ -13,9 +13,6 @@
 
 mod kind;
 
-pub(super) use kind::CallKind;
-#[cfg(test)]
-use kind::{CALL_BYTES, CALLS_MAX, LARGE_CALLS_MAX};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -27,6 +24,9 @@ use super::receive::SMALL_BYTES_MAX;
 use crate::transport::Usage;
 use crate::transport::account::{Account, Charge, KEPT_MAX, WorkerAccount, may_take};
 use crate::transport::turns::WorkerTurns;
+pub(super) use kind::CallKind;
+#[cfg(test)]
+use kind::{CALL_BYTES, CALLS_MAX, LARGE_CALLS_MAX};
 
 /// Maximum number of calls that hold reserved bytes: smaller requests reserve none.
 const HOLDERS_MAX: usize = KEPT_MAX / SMALL_BYTES_MAX;

@@ -5,7 +5,6 @@
 
 mod inbound;
 
-pub(super) use inbound::InboundBody;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -20,6 +19,7 @@ use tonic::Status;
 use super::calls::{CallGrants, CallPermit, ConnectionCallLimits, Unfinished};
 use super::convert;
 use crate::transport::account::Charge;
+pub(super) use inbound::InboundBody;
 
 /// Longest time from the headers of a call to the end of its request, the wait for room included. A client sends both at once. The
 /// largest batch takes this long at 100 KiB a second.

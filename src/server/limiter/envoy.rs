@@ -5,7 +5,6 @@
 //! deadline. A proxy that gets none lets the request pass. It chooses its deadline once and for all requests, so no request
 //! can choose the policy's answer.
 
-pub use descriptor::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use super::holds::needs_no_reserve;
 use super::joint::TOO_LATE;
 use super::metrics::WorkerPlans;
 use super::{CallerDeadline, CountedPlan, FoundBy, Limiter, Refusal, note};
+pub use descriptor::{Descriptor, DescriptorDecision, EnvoyDecisions, EnvoyRefusal};
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::key::{Cost, Key};

@@ -4,7 +4,6 @@
 
 mod refusal;
 
-pub use refusal::JointRefusal;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use super::store_call::candidate_check;
 use super::uncounted::without_state;
 use super::{CallerDeadline, CountedPlan, Found, FoundBy, Limiter, LimiterCounter};
 use super::{PlanSnapshot, Refusal, WorkerPlans};
+pub use refusal::JointRefusal;
 use tollgate_core::algorithm::Mode;
 use tollgate_core::decision::{DecidedBy, Decision, Outcome};
 use tollgate_core::joint::{JointDecision, Sums};

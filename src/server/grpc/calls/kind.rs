@@ -20,6 +20,7 @@ const OTHER_CALLS_MAX: usize = 256;
 pub(super) const CALL_BYTES: usize = 4 << 10;
 /// The same for a stream of decisions, with 64 requests in progress and their answers.
 const STREAM_CALL_BYTES: usize = 24 << 10;
+
 /// Kinds of calls, by the resources that they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::grpc) enum CallKind {

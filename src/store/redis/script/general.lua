@@ -12,7 +12,8 @@ end
 --}
 
 --{ undecided
--- Decides the present group the general way. If that fails, the reply to each of its requests is the error.
+-- Decides the present group the general way, or by the functions for logs where it is one log. If that fails, the reply to each of
+-- its requests is the error.
 local last = final + n
 -- Of joint decisions: how many there are, the present one, its mode, its number of requests, and where these begin. Then what Redis
 -- said against a write, and the last request that was written.
