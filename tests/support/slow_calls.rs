@@ -1,7 +1,7 @@
 //! Script calls that take Redis long, by its slow log, beside calls of constant work that are sent to it all the while.
 //!
-//! A machine that others share slows down for milliseconds, and counts that as the process's own time. Calls of constant work, on the
-//! same 10 kB each time, tell how often it does, and how fast the machine is at all.
+//! A machine that others share is slower for some ten milliseconds, again and again, and counts that as the process's own time. Calls
+//! of constant work, on the same 10 kB each time, tell how fast it is just then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,24 +16,25 @@ const CONSTANT: &str =
     "local text = string.rep('x', 10000) for _ = 1, 140 do redis.sha1hex(text) end return 1";
 /// What a call of constant work takes on a machine whose script calls are to take 5 ms at most. Where it takes longer, so may they.
 const CONSTANT_US: u64 = 2_000;
+/// What a script call may take there.
+const MOST_US: u64 = 5_000;
 /// Between two calls of constant work.
-const PAUSE: Duration = Duration::from_millis(20);
-/// So many calls may take more than the promised 5 ms beyond those of the machine. In few calls, those of constant work may meet no pause
-/// of the machine where a script does.
-const SPARE: u64 = 3;
-/// However slow the machine is, it is one in so many at most.
-const LATE_DIVISOR: u64 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+/// So many calls may take more, since the machine may slow down between two calls of constant work.
+const SPARE: usize = 3;
+/// And one in so many at most, where there are few calls.
+const LATE_DIVISOR: usize = 5;
 
-/// Of the calls above 1 ms of tollgate's scripts, and of constant work: the time of each, in microseconds. Each third field is a time,
-/// each fourth the command. Emptying a long log is slow itself, and no script call.
-const CALLS: &str = "local seen = {EVALSHA = {}, EVAL = {}}
+/// The calls above 1 ms, the last one first: EVALSHA is one of tollgate's scripts, EVAL constant work; and their times in microseconds. Each
+/// third field is a time, each fourth the command. Emptying a long log is slow itself, and no script call.
+const CALLS: &str = "local seen = {}
 for _, entry in ipairs(redis.call('slowlog', 'get', 10000)) do
-  local of_command = seen[string.upper(entry[4][1])]
-  if of_command then
-    of_command[#of_command + 1] = entry[3]
+  local command = string.upper(entry[4][1])
+  if command == 'EVALSHA' or command == 'EVAL' then
+    seen[#seen + 1] = command .. ' ' .. entry[3]
   end
 end
-return table.concat(seen.EVALSHA, ' ') .. ',' .. table.concat(seen.EVAL, ' ')";
+return table.concat(seen, ',')";
 
 /// The slow log of one Redis. Best of one that runs [`by processor time`](super::preload::by_processor_time).
 pub struct SlowCalls<'a> {
@@ -74,43 +75,36 @@ impl<'a> SlowCalls<'a> {
         self.redis.cli(&["slowlog", "reset"]);
     }
 
-    /// Script calls since the log was emptied took no more than 5 ms, or as much more as the machine is slower, but for what calls of
-    /// constant work took too.
+    /// Script calls since the log was emptied took [`MOST_US`] at most, or as much more as the machine was slower just then.
     pub fn assert_short(&self, about: &str) {
         let told = self.redis.cli(&["eval", CALLS, "0"]);
-        let (of_scripts, constant) = told.split_once(',').unwrap();
-        let of_scripts = times_us(of_scripts);
-        let constant = times_us(constant);
-        // A quarter of them took less, so no pause of the machine is in it.
-        let speed_us = constant.get(constant.len() / 4).copied().unwrap_or(0);
-        let most_us = 5_000 * speed_us.max(CONSTANT_US) / CONSTANT_US;
-        let late = |times_us: &[u64]| times_us.iter().filter(|us| **us > most_us).count() as u64;
-        let longest = |times_us: &[u64]| times_us.last().copied().unwrap_or(0);
-        let calls = of_scripts.len() as u64;
-        let late_calls = late(&of_scripts);
+        let calls: Vec<(bool, u64)> = told
+            .split_terminator(',')
+            .map(|call| {
+                let (command, us) = call.split_once(' ').unwrap();
+                (command == "EVALSHA", us.parse().unwrap())
+            })
+            .collect();
+        let constant_us = |call: &(bool, u64)| (!call.0).then_some(call.1);
+        // What each took, in percent of what it may.
+        let mut parts = Vec::new();
+        for (index, (is_script, us)) in calls.iter().enumerate() {
+            if *is_script {
+                let after = calls[..index].iter().rev().find_map(constant_us);
+                let before = calls[index..].iter().find_map(constant_us);
+                let speed_us = before.max(after).unwrap_or(0).max(CONSTANT_US);
+                parts.push(us * 100 * CONSTANT_US / (MOST_US * speed_us));
+            }
+        }
+        let count = parts.len();
+        let late = parts.iter().filter(|part| **part > 100).count();
+        let most = parts.iter().max().unwrap_or(&0);
         let seen = format!(
-            "{about}: {late_calls} of {calls} slow calls above {most_us} us, the longest {} us; \
-             of constant work {} of {}, the longest {} us",
-            longest(&of_scripts),
-            late(&constant),
-            constant.len(),
-            longest(&constant),
+            "{about}: {late} of {count} slow calls took too long, up to {most} % of what they may"
         );
         println!("{seen}");
-        let of_machine = calls * late(&constant) / constant.len().max(1) as u64;
-        let late_max = SPARE + of_machine;
-        assert!(late_calls <= late_max.min(calls / LATE_DIVISOR), "{seen}");
+        assert!(late <= SPARE.min(count / LATE_DIVISOR), "{seen}");
     }
-}
-
-/// The shortest first.
-fn times_us(text: &str) -> Vec<u64> {
-    let mut times: Vec<u64> = text
-        .split_whitespace()
-        .map(|us| us.parse().unwrap())
-        .collect();
-    times.sort_unstable();
-    times
 }
 
 impl Drop for SlowCalls<'_> {
