@@ -58,6 +58,8 @@ impl RedisStore {
         }
     }
 
+    /// Each takes a place and a turn of its own, as other calls do: a lease that is renewed late is lost, and one that is refused is asked
+    /// for again.
     pub(super) async fn ask_for_leases(
         &self,
         checks: &[LeaseCheck],
