@@ -41,7 +41,7 @@ pub fn raise_limit() -> usize {
 
 /// Shares out `limit` descriptors over the workers and the other listeners. Each cap is at least 1, since a server without any
 /// connection is useless.
-pub fn caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
+pub fn connection_caps(limit: usize, workers: NonZeroUsize) -> ConnectionCaps {
     // When the limit is too low for both, peers get half.
     let kept = (RESERVED + RESERVED_PER_WORKER * workers.get()).min(limit / 2);
     let shared = limit - kept;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn caps_for(limit: usize, workers: usize) -> ConnectionCaps {
-        caps(limit, NonZeroUsize::new(workers).unwrap())
+        connection_caps(limit, NonZeroUsize::new(workers).unwrap())
     }
 
     #[test]

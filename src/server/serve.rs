@@ -331,7 +331,7 @@ fn settings(config: &Config, limiters: usize) -> LimiterSettings {
 /// take.
 fn connection_caps(workers: NonZeroUsize) -> ConnectionCaps {
     let limit = descriptors::raise_limit();
-    let caps = descriptors::caps(limit, workers);
+    let caps = descriptors::connection_caps(limit, workers);
     if caps.worker < transport::CONNECTIONS_MAX || caps.http < http::CONNECTIONS_MAX {
         tracing::warn!(
             open_files = limit,

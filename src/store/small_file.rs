@@ -215,8 +215,8 @@ mod tests {
     const SOON: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn key(name: &str, file: i64) -> FileKey {
-        (PathBuf::from(name), Some((0, 0, file)))
+    fn key(name: &str, change_time: i64) -> FileKey {
+        (PathBuf::from(name), Some((0, 0, change_time)))
     }
 
     #[test]

@@ -240,7 +240,7 @@ async fn connections_go_away_when_they_are_old_and_every_call_that_was_taken_is_
     assert_eq!(answered, taken);
 }
 
-/// Callers who never ask twice, until told to stop: how many calls were answered, and what became of the others.
+/// Callers that never retry a failed call, until told to stop: how many calls were answered, and what became of the others.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,

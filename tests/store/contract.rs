@@ -89,7 +89,7 @@ async fn all_limits_are_charged_or_none(fixture: Fixture) {
     }
 }
 
-async fn a_peek_writes_nothing(fixture: Fixture) {
+async fn peeks_repeat_their_answer_after_the_clock_stepped_back(fixture: Fixture) {
     for algorithm in ALL {
         let plan = plan(vec![limit(5, MINUTE, algorithm)]);
         fixture.decide(ask(&plan, "peeked", 2)).await;
@@ -379,7 +379,7 @@ every_store_keeps! {
     a_limit_is_reached_exactly,
     denied_requests_never_consume,
     all_limits_are_charged_or_none,
-    a_peek_writes_nothing,
+    peeks_repeat_their_answer_after_the_clock_stepped_back,
     edits_keep_the_usage,
     an_empty_bucket_stays_empty_after_a_change_of_its_rate,
     buckets_of_one_count_grant_one_burst_at_one_instant,

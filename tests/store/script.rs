@@ -145,7 +145,7 @@ fn cpu_us(redis: &Redis) -> u64 {
 
 /// Each name stands in the decision once, and each plan has one limit, which is not a log of an uncommon window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn common_joint_decisions_take_the_short_path() {
+async fn common_joint_decisions_take_the_short_way() {
     let needs_general =
         async |before: &[Check], asks: &[Check]| needs(GENERAL_WAY, before, asks, true).await;
     let of = |algorithm, quota, window_ms| {
@@ -249,7 +249,7 @@ async fn needs(made: &str, before: &[Check], asks: &[Check], jointly: bool) -> b
     clippy::too_many_lines,
     reason = "laid out by rustfmt's defaults and not yet split"
 )]
-async fn common_requests_take_the_short_path() {
+async fn common_requests_take_the_short_way() {
     let hour = Duration::from_secs(3_600);
     let of = |quota, algorithm| limit(quota, Duration::from_secs(60), algorithm);
     let one = |algorithm| plan(vec![of(1_000, algorithm)]);

@@ -234,7 +234,7 @@ fn list_of(
 
 /// Reports parameters that a check reads for another purpose.
 fn refuse_taken_names(path: &str, parts: &[Source], errors: &mut ErrorList) {
-    for name in parts.iter().filter_map(Source::taken_name) {
+    for name in parts.iter().filter_map(Source::reserved_name) {
         let problem = format!("has param:{name}, which has a meaning of its own");
         report(errors, path, problem);
     }

@@ -14,7 +14,7 @@ const PARAMETER_BYTES_MAX: usize = 32;
 /// Maximum number of sources of a part, and of parts of a joined key. Each is looked up for each check.
 pub const SOURCES_MAX: usize = 8;
 /// Parameters that say how to decide, and not whom to count.
-const OF_THE_CALL: [&str; 7] = [
+const RESERVED_PARAMETERS: [&str; 7] = [
     "peek",
     "deny_status",
     "requests",
@@ -102,10 +102,12 @@ impl Source {
         }
     }
 
-    /// The name of a parameter with a meaning of its own, which is not a source.
-    pub fn taken_name(&self) -> Option<&str> {
+    /// The name of the parameter, if it is one of [`RESERVED_PARAMETERS`], and so cannot be a source.
+    pub fn reserved_name(&self) -> Option<&str> {
         match self {
-            Self::Parameter(name) => Some(&**name).filter(|name| OF_THE_CALL.contains(name)),
+            Self::Parameter(name) => {
+                Some(&**name).filter(|name| RESERVED_PARAMETERS.contains(name))
+            }
             _ => None,
         }
     }

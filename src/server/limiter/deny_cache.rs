@@ -1,22 +1,23 @@
 //! The deny cache: when the store denied a key until T, this replica denies it until T without a store call.
 //!
 //! A denial stays true, because other requests can only make it last longer. Grants raise usage, only time lowers it, and a
-//! denied request takes nothing. T counts from the time at which the store was *asked*, which is before it decided. So the
-//! cache never denies at or after the true release, as long as both clocks run at the same rate.
+//! denied request takes nothing. One exception: a charge by a plan of the same `counts_as` with a faster `token_bucket` shortens the wait.
+//! T is the time at which the store was *asked*, plus the wait. The store decides later than it is asked. So the cache never
+//! denies when the store would allow, as long as the clocks of both run at the same rate.
 //!
 //! The numbers are those of the denial, aged by `denial_at` as if it had been decided when the store was asked. A wait is
-//! therefore too short by at most the time of the way to the store. Units granted to others since are missing from the numbers;
+//! therefore too short by at most the latency of the request to the store. Units granted to the key since are missing from the numbers;
 //! [`HOLD_MAX_US`] bounds this.
 //!
-//! A block ([`tollgate_core::algorithm::Block`]) denies every cost until its end. A denial that would begin one at the store holds no
-//! longer: the store must see it.
+//! A block ([`tollgate_core::algorithm::Block`]) denies every cost until its end. The cache does not answer where the
+//! denial would begin a block: the store must record it.
 //!
 //! When the store forgets, because its data is lost or its clock stepped forward, the cache denies too long: at most
 //! [`HOLD_MAX_US`].
 //!
 //! An entry belongs to one plan as it was when the store was asked. It holds the plan's `Arc`; an edited plan is another `Arc`
 //! and never matches. A reset or refund lowers usage in another way than time, so the key must then be forgotten
-//! ([`DenyCache::forget`]). After that no denial that was asked for earlier holds, even one that is remembered later.
+//! ([`DenyCache::forget`]). A denial by a call to the store that began before is then ignored, even if it comes later.
 //!
 //! Time is an argument: microseconds of monotonic time, from any origin. The module knows no wire format and calls no store.
 

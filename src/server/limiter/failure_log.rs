@@ -13,8 +13,8 @@ use tollgate_store::StoreError;
 use tollgate_store::clock::Clock;
 
 /// Least time between two lines about failures of one kind.
-const EVERY: Duration = Duration::from_secs(10);
-/// How long the last line about a refusal counts as present. Refusals that go on have a line in each [`EVERY`].
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the last line about a refusal counts as present. Refusals that go on have a line every [`LOG_INTERVAL`].
 const PRESENT_FOR: Duration = Duration::from_secs(15);
 
 /// Counts failures by kind, and logs those of one kind together.
@@ -38,7 +38,7 @@ pub(super) struct StoreRefusals {
 impl Default for FailureLog {
     fn default() -> Self {
         Self {
-            throttles: std::array::from_fn(|_| LogThrottle::new(EVERY)),
+            throttles: std::array::from_fn(|_| LogThrottle::new(LOG_INTERVAL)),
             refusals: Mutex::default(),
             is_refusing: AtomicBool::new(false),
         }

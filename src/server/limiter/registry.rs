@@ -195,7 +195,7 @@ impl LimiterRegistry {
         self.top.settings = Some(settings);
     }
 
-    /// How limiters count keys, if they do, and by which secret keys are shown.
+    /// The settings by which limiters count keys, if they do, and the secret by which those keys are hashed.
     pub(super) fn top(&mut self) -> &mut TopSource {
         &mut self.top
     }

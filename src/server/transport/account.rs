@@ -1,11 +1,11 @@
 //! Counts the bytes that a worker keeps for its peers: once for the connection and once for the worker.
 //!
 //! What is counted: calls and their messages, from their arrival to the end of their answers, and answers until the socket has
-//! taken them. So one number bounds what peers can make a worker hold, in whatever form they ask for it.
+//! taken them. So one number bounds what peers can make a worker hold, whatever they send.
 //!
-//! - What a call needs before it is decided is reserved. A call that finds no room waits, and holds its peer back.
-//! - What exists already is counted without a check. When the worker then keeps more than it may, the connection for which it keeps
-//!   most is closed.
+//! - Memory for a call is reserved before the call is decided. If there is not enough, the call waits, which slows its peer down.
+//! - Memory that is allocated already is counted without a check. If the worker is then above its maximum, it closes the connection that
+//!   uses most.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

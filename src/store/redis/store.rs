@@ -17,7 +17,7 @@ use tollgate_core::plan::Plan;
 impl Store for RedisStore {
     async fn decide_one(&self, check: &Check, StoreDeadline(deadline): StoreDeadline) -> Answer {
         if check.plan.limits().is_empty() {
-            // A plan that counts open holds alone: such a check takes no slot, and gives none back.
+            // The plan limits only open holds. A check opens none, so it passes.
             return Ok(Verdict::passing_no_limit());
         }
         if holds::concern(check) {

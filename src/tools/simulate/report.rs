@@ -62,7 +62,7 @@ pub struct LogSummary {
 pub struct VariantName {
     /// The config's name.
     pub config: String,
-    /// How requests of one second were spaced; `None` for a log with finer times.
+    /// How requests with the same time, a whole second, were spaced. `None` if the times of the log are finer.
     pub spacing: Option<RequestSpacing>,
 }
 

@@ -21,7 +21,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     by_batch.into_values().filter_map(broken).collect()
 }
 
-/// Why this joint decision is none.
+/// Why these requests were not decided as one; `None` if they were.
 fn broken(history: &History, calls: &[&Call]) -> Option<&'static str> {
     let answers: Vec<&Answer> = calls
         .iter()

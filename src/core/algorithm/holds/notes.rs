@@ -16,13 +16,13 @@ pub struct Notes {
     /// How many they are.
     count: usize,
     /// Apart, since a key of open holds alone has none.
-    past: Option<Box<Past>>,
+    past: Option<Box<EndedHistory>>,
     fresh_at_us: u64,
 }
 
-/// What is left of holds and calls.
+/// Ids of holds and calls that have ended, and the units that they gave back.
 #[derive(Debug, Clone, Default)]
-struct Past {
+struct EndedHistory {
     ids: EndedIds,
     /// Microseconds that were ever given back to each bucket, since there are notes.
     given: SmallVec<[(LimitFingerprint, u64); 1]>,
@@ -78,7 +78,7 @@ impl Notes {
         let ids: usize = self.holds.iter().map(PackedHolds::heap_bytes).sum();
         let past = match &self.past {
             Some(past) => past.ids.growth_bytes(self.count),
-            None => size_of::<Past>() + EndedIds::default().growth_bytes(self.count),
+            None => size_of::<EndedHistory>() + EndedIds::default().growth_bytes(self.count),
         };
         let spilled = if plan.limits().len() > 1 { 8 } else { 0 };
         let given = spilled * size_of::<(LimitFingerprint, u64)>();
@@ -256,7 +256,7 @@ impl Notes {
     }
 }
 
-impl Past {
+impl EndedHistory {
     /// Bytes that it takes, including this struct.
     fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.ids.heap_bytes() + spilled_bytes(&self.given)

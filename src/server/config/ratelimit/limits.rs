@@ -37,7 +37,7 @@ pub(super) enum Amount {
     Nothing,
     /// So many units in each window.
     Quota {
-        /// Of the limit: as written, or else the word for its unit.
+        /// Name of the limit: that of the file, or else its unit, such as `minute`.
         name: String,
         quota: u64,
         window: Duration,

@@ -24,8 +24,8 @@ use tollgate_core::plan::{Algorithm, Anchor, Limit, Plan, PlanSet, Rule};
 use tollgate_store::clock::SystemClock;
 use tollgate_store::{CAPACITY_MIN, MemoryStore};
 
-const NAMES: [&str; 4] = ["a", "b", "c", ""];
-const VALUES: [&[u8]; 6] = [b"", b"x", b"xy", b"z|\\", b"\xff\xfe", &[b'x'; 700]];
+const ENTRY_KEYS: [&str; 4] = ["a", "b", "c", ""];
+const ENTRY_VALUES: [&[u8]; 6] = [b"", b"x", b"xy", b"z|\\", b"\xff\xfe", &[b'x'; 700]];
 const DOMAINS: [&str; 5] = ["d", "e", "f", "g", ""];
 
 /// Rules of every kind, with short names, which random bytes may hit.
@@ -150,8 +150,8 @@ fn fuzz_fields_of_rate_limit_requests() {
         .with_type::<(u8, Vec<Parts>, u32)>()
         .for_each(|(domain, descriptors, hits_addend)| {
             let entry = |(name, value): &(u8, u8)| Entry {
-                key: one_of(&NAMES, *name).into(),
-                value: one_of(&VALUES, *value).into(),
+                key: one_of(&ENTRY_KEYS, *name).into(),
+                value: one_of(&ENTRY_VALUES, *value).into(),
             };
             let descriptor =
                 |(entries, hits_addend, is_negative_hits, limit): &Parts| RateLimitDescriptor {

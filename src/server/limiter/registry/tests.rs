@@ -217,7 +217,7 @@ fn a_batch_is_decided_by_one_snapshot_however_fast_they_change() {
                 handle.reload(other_plans(&[plan("ten", quota)]));
             }
         });
-        let _done = Done(&done);
+        let _done = StopOnDrop(&done);
         let mut seen = HashSet::new();
         while seen.len() < 50 {
             let answers = decide_now(&limiter, vec![request("ten", 1); 1_000]);
@@ -243,10 +243,10 @@ fn decide_now(
         .unwrap()
 }
 
-/// Ends the other thread, also when this one panics.
-struct Done<'a>(&'a AtomicBool);
+/// Stops the thread that reloads when dropped, also by a panic.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Done<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

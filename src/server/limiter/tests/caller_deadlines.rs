@@ -1,4 +1,4 @@
-//! What callers get whose deadline comes before the store answers.
+//! What a caller gets when its deadline passes before the store answers.
 
 use super::*;
 

@@ -31,10 +31,10 @@ struct WorkerCounts {
 /// The slots of the last minute.
 #[derive(Debug)]
 struct SlotWindow {
-    k: usize,
+    keys_max: usize,
     live: Slot,
-    /// Slots that are over, the oldest first.
-    over: VecDeque<Arc<SealedSlot>>,
+    /// The oldest first.
+    finished: VecDeque<Arc<SealedSlot>>,
 }
 
 impl WorkerTop {
@@ -127,24 +127,24 @@ impl WorkerCounts {
 }
 
 impl SlotWindow {
-    fn new(k: usize) -> Self {
+    fn new(keys_max: usize) -> Self {
         Self {
-            k,
-            live: Slot::new(k),
-            over: VecDeque::with_capacity(SLOTS - 1),
+            keys_max,
+            live: Slot::new(keys_max),
+            finished: VecDeque::with_capacity(SLOTS - 1),
         }
     }
 
     fn begin_slot(&mut self) {
-        let over = std::mem::replace(&mut self.live, Slot::new(self.k));
-        if self.over.len() == SLOTS - 1 {
-            self.over.pop_front();
+        let finished = std::mem::replace(&mut self.live, Slot::new(self.keys_max));
+        if self.finished.len() == SLOTS - 1 {
+            self.finished.pop_front();
         }
-        self.over.push_back(Arc::new(over.sealed()));
+        self.finished.push_back(Arc::new(finished.sealed()));
     }
 
     fn slots(&self) -> Vec<Arc<SealedSlot>> {
-        self.over
+        self.finished
             .iter()
             .cloned()
             .chain([Arc::new(self.live.sealed())])

@@ -31,7 +31,7 @@ impl LoggedCauses {
     }
 }
 
-/// A cause up to its first number or quotation, which may be others each time.
+/// The text of a cause before its first digit or quote. What follows may differ each time.
 fn kind_of(cause: &str) -> &str {
     let varies = |letter: char| letter.is_ascii_digit() || matches!(letter, '\'' | '"' | '`');
     cause.split(varies).next().unwrap_or(cause)

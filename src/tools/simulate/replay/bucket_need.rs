@@ -15,7 +15,7 @@ use super::variant::NEED_UNKNOWN;
 /// The requests of a key that still matter.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BucketNeed {
-    /// Corners of the hull: times never fall, units rise, and time per unit falls from corner to corner.
+    /// Corners of the hull. From one to the next, time does not fall, units rise, and time per unit falls.
     corners: Vec<Corner>,
     units: u64,
 }

@@ -126,7 +126,7 @@ pub(super) fn described(report: &LimitReport) -> String {
 }
 
 /// The smallest quota that is enough, as a cell of a table.
-pub(super) fn needed(limit: &LimitReport) -> String {
+pub(super) fn smallest_quota_cell(limit: &LimitReport) -> String {
     let none = if limit.burst().is_some() {
         "none at this burst"
     } else {

@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use super::chart::{escape, svg};
-use super::limits::{self, LimitRows, needed};
+use super::limits::{self, LimitRows, smallest_quota_cell};
 use super::text::{WHOLE_SECONDS, grouped, label, remarks};
 use super::{LimitReport, LogSummary, Report, count, percent, spacing_name};
 use tollgate_core::utc::Utc;
 
 /// Maximum number of rows by hour; with more, days are shown.
 const ROWS_MAX: usize = 240;
-/// Maximum number of letters of a cell that is not broken into lines. An IPv6 address has 39.
-const WHOLE_LETTERS_MAX: usize = 48;
+/// Maximum number of characters of a cell that is not broken into lines. An IPv6 address has 39.
+const WHOLE_CHARACTERS_MAX: usize = 48;
 const STYLE: &str =
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:62rem;padding:1rem}
 h1{font-size:1.4rem;overflow-wrap:anywhere}h2{font-size:1.1rem;margin-top:2rem}svg{width:100%;height:auto}.wide{overflow-x:auto}
@@ -171,7 +171,7 @@ fn limit_cells(report: &Report, limit: &LimitRows<'_>, name: &str) -> Vec<Vec<St
             name.to_owned(),
             spacing.to_owned(),
             count(found.denied),
-            needed(found),
+            smallest_quota_cell(found),
         ]
     };
     limit.variants.iter().map(row).collect()
@@ -250,7 +250,7 @@ fn table(
 
 /// One cell. A text that fits a line stays on one: half an address looks like another address.
 fn cell(tag: &str, text: &str) -> String {
-    let class = if tag == "td" && text.chars().count() > WHOLE_LETTERS_MAX {
+    let class = if tag == "td" && text.chars().count() > WHOLE_CHARACTERS_MAX {
         " class=\"long\""
     } else {
         ""

@@ -208,7 +208,10 @@ fn limit_table(report: &Report, rows: &LimitRows<'_>, out: &mut String) -> std::
     };
     let cells = [
         cells("  requests that it denied", &|limit| count(limit.denied)),
-        cells("  quota that 99.9 % of the keys need", &limits::needed),
+        cells(
+            "  quota that 99.9 % of the keys need",
+            &limits::smallest_quota_cell,
+        ),
     ];
     match headings.len() {
         1 => table(out, &cells[0], &cells[1..]),

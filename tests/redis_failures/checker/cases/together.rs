@@ -168,7 +168,7 @@ fn a_sum_that_was_forgotten_is_caught() {
 }
 
 #[test]
-fn a_joint_decision_that_is_none_is_caught() {
+fn requests_that_were_not_decided_as_one_are_caught() {
     let instants = Case::of("seen/log")
         .allowed(10, 6, &[(3, 0, 400), witnessed(10, 6)])
         .allowed(11, 3, &[(6, 0, 400), witnessed(11, 3)])
