@@ -11,17 +11,9 @@ use tonic::Code;
 
 use crate::support::Guarded;
 use crate::support::http::{Scrape, get};
+use crate::support::plans::{algorithm_fields, named_algorithms};
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, decide, field, request, tollgate};
-
-/// Of every algorithm that counts in whole windows, so long that none ends while a test runs, and of the bucket.
-const ALGORITHMS: [(&str, &str); 5] = [
-    ("log", "algorithm: sliding_log"),
-    ("window", "algorithm: sliding_window"),
-    ("fixed", "algorithm: fixed_window, anchor: first_request"),
-    ("counter", "algorithm: sliding_counter"),
-    ("bucket", "algorithm: token_bucket"),
-];
 
 /// A server on a file of one's own.
 struct Live {
@@ -142,11 +134,13 @@ fn plan(name: &str, quota: u64) -> String {
     )
 }
 
+/// A plan of each algorithm. No window ends while a test runs, unless that of the clock does just then.
 fn every_algorithm(quota: u64) -> String {
     let plan = |(name, algorithm)| {
-        format!("  {name}: {{ limits: [ {{ quota: {quota}, window: 300d, {algorithm} }} ] }}\n")
+        let fields = algorithm_fields(algorithm);
+        format!("  {name}: {{ limits: [ {{ quota: {quota}, window: 300d, {fields} }} ] }}\n")
     };
-    ALGORITHMS.map(plan).concat()
+    named_algorithms().map(plan).concat()
 }
 
 fn until(is: impl Fn() -> bool, otherwise: impl Fn() -> String) {
@@ -159,7 +153,7 @@ fn until(is: impl Fn() -> bool, otherwise: impl Fn() -> String) {
 
 async fn assert_edited_quota_counts_and_usage_stays(flags: &[&str]) {
     let mut live = Live::start(&every_algorithm(6), flags).await;
-    for (plan, _) in ALGORITHMS {
+    for (plan, _) in named_algorithms() {
         let used = live
             .client
             .should_allow(request("k", plan, Some(4)))
@@ -172,13 +166,13 @@ async fn assert_edited_quota_counts_and_usage_stays(flags: &[&str]) {
     for (reload, quota, remaining) in [(1, 12, 8), (2, 3, 0), (3, 9, 5)] {
         live.replace(&every_algorithm(quota));
         live.wait_for("success", f64::from(reload));
-        for (plan, _) in ALGORITHMS {
+        for (plan, _) in named_algorithms() {
             let answer = live.peek("k", plan).await;
             let told = (answer.limit(), answer.remaining(), answer.allowed);
             assert_eq!(told, (quota, remaining, remaining > 0), "{plan} at {quota}");
         }
     }
-    for (plan, _) in ALGORITHMS {
+    for (plan, _) in named_algorithms() {
         let answer = decide(&mut live.client, "k", plan).await;
         assert_eq!(
             (answer.outcome(), answer.decided_by()),

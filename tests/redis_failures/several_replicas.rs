@@ -3,26 +3,41 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tollgate::plan::Algorithm;
 use tonic::Status;
 
 use crate::support::nginx::Nginx;
+use crate::support::plans::{COUNTER, algorithm_fields, named_algorithms};
 use crate::support::redis::Redis;
 use crate::support::server::{Client, Server, channel_to, request};
 
-/// A quota of 1,000 by every algorithm whose promise is exact. Clock-aligned windows have a year, so that no test crosses the
-/// edge of one.
+/// Beside a plan of each algorithm whose promise is exact.
 const PLANS: &str = "
 store: { deadline: 10s }
 plans:
-  clock: { limits: [ { quota: 1000, window: 365d, algorithm: fixed_window } ] }
-  anchored: { limits: [ { quota: 1000, window: 1d, algorithm: fixed_window, anchor: first_request } ] }
-  log: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_log } ] }
-  window: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_window } ] }
-  bucket: { limits: [ { quota: 1000, window: 365d, algorithm: token_bucket } ] }
   five: { limits: [ { quota: 5, window: 1d } ] }
   two: { limits: [ { quota: 1000, window: 1d, algorithm: sliding_window }, { quota: 1000, window: 7d, algorithm: sliding_log } ] }
 ";
-const EXACT: [&str; 6] = ["clock", "anchored", "log", "window", "bucket", "two"];
+
+/// Their names, and `two`, which have a quota of 1,000.
+fn exact() -> impl Iterator<Item = (&'static str, Option<Algorithm>)> {
+    let named = named_algorithms().into_iter();
+    let exact = named.filter(|(_, algorithm)| *algorithm != COUNTER);
+    let exact = exact.map(|(name, algorithm)| (name, Some(algorithm)));
+    exact.chain([("two", None)])
+}
+
+/// Clock-aligned windows have a year, so that no test crosses the edge of one.
+fn plans() -> String {
+    let plan = |(name, algorithm): (_, Option<Algorithm>)| {
+        let fields = algorithm_fields(algorithm?);
+        Some(format!(
+            "  {name}: {{ limits: [ {{ quota: 1000, window: 365d, {fields} }} ] }}\n"
+        ))
+    };
+    PLANS.to_owned() + &exact().filter_map(plan).collect::<String>()
+}
+
 const CALLS: u64 = 6_000;
 const CONNECTIONS: usize = 8;
 const IN_FLIGHT: usize = 200;
@@ -37,7 +52,7 @@ impl Deployment {
     fn start() -> Self {
         let redis = Redis::start();
         let replicas: Vec<Server> = (0..3)
-            .map(|_| Server::start(PLANS, &["--store", &redis.url()]))
+            .map(|_| Server::start(&plans(), &["--store", &redis.url()]))
             .collect();
         let addresses: Vec<&str> = replicas
             .iter()
@@ -107,7 +122,7 @@ async fn storm(
 async fn three_replicas_behind_nginx_enforce_one_exact_limit() {
     let deployment = Deployment::start();
     let clients = deployment.clients().await;
-    for plan in EXACT {
+    for (plan, _) in exact() {
         let (allowed, errors) = storm(&clients, "one key", plan, Arc::default()).await;
         println!(
             "{plan}: {allowed} of {CALLS} allowed, {} errors",
@@ -122,7 +137,7 @@ async fn three_replicas_behind_nginx_enforce_one_exact_limit() {
 async fn fault_19_a_replica_killed_midway_loses_its_calls_in_flight_and_nothing_else() {
     let mut deployment = Deployment::start();
     let url = deployment.redis.url();
-    for plan in EXACT {
+    for (plan, _) in exact() {
         let clients = deployment.clients().await;
         let done = Arc::new(AtomicU64::new(0));
         let storm = {

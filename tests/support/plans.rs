@@ -43,10 +43,14 @@ macro_rules! algorithms_of_rows {
     ($($name:ident: $algorithm:expr,)*) => { [$((stringify!($name), $algorithm)),*] };
 }
 
+/// Every algorithm, with the name of its row.
+pub fn named_algorithms() -> [(&'static str, Algorithm); Algorithm::EVERY.len()] {
+    with_every_algorithm!(algorithms_of_rows)
+}
+
 #[test]
 fn every_algorithm_has_a_row() {
-    let rows = with_every_algorithm!(algorithms_of_rows);
-    assert_eq!(rows.len(), Algorithm::EVERY.len());
+    let rows = named_algorithms();
     for algorithm in Algorithm::EVERY {
         let row = rows.iter().find(|(_, other)| *other == algorithm);
         let (name, _) = row.unwrap_or_else(|| panic!("{algorithm:?} has no row"));
