@@ -113,7 +113,7 @@ const FIRST: [usize; LimiterCounter::ALL.len() + 1] = {
 /// Counts of all counters.
 const COUNTS: usize = FIRST[LimiterCounter::ALL.len()];
 
-/// What is counted for each plan, beside its decisions. [`Metrics::decided`] calls [`PlanCounters::count`].
+/// What is counted for each plan, beside its decisions, by [`PlanCounters::count`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanCounter {
     /// Allowed requests that left their key near a limit; see [`tollgate_core::decision::NEAR_LIMIT`].

@@ -12,7 +12,7 @@ use tollgate_core::plan::{OverrideTable, Plan};
 const DECISIONS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 /// Index of the first counter of a candidate; see [`candidate_index`]. Those of [`PlanCounter`] stand before.
 const CANDIDATE: usize = DECISIONS + PlanCounter::ALL.len();
-/// Counters per plan; they take 280 bytes.
+/// Counters per plan; each takes 8 bytes.
 const PER_PLAN: usize = CANDIDATE + 4;
 
 /// The plans that one limiter decides by, and the counts of its decisions. Aligned like [`super::Metrics`]: each decision
@@ -58,7 +58,7 @@ impl PlanCounters<'_> {
     }
 
     /// Counts a request.
-    pub(super) fn count(self, counter: PlanCounter) {
+    pub(in crate::limiter) fn count(self, counter: PlanCounter) {
         self.0[DECISIONS + counter as usize].fetch_add(1, Ordering::Relaxed);
     }
 
