@@ -265,7 +265,7 @@ async fn call_on(
 }
 
 impl Load {
-    async fn on(address: &str) -> Self {
+    async fn start(address: &str) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let answered = Arc::<AtomicU64>::default();
         let mut callers = Vec::new();
@@ -289,7 +289,7 @@ impl Load {
     }
 
     /// Waits until so many more were answered.
-    async fn go_on(&self, more: u64) {
+    async fn wait_for_answers(&self, more: u64) {
         let begun = self.answered.load(Ordering::SeqCst);
         let started = Instant::now();
         while self.answered.load(Ordering::SeqCst) < begun + more {
@@ -338,8 +338,8 @@ async fn assert_rolling_restart_fails_no_call<P>(
         .map(|(server, _)| (server.address.clone(), server.http()))
         .collect();
     let (_proxy, address) = proxy(&addresses);
-    let load = Load::on(&address).await;
-    load.go_on(500).await;
+    let load = Load::start(&address).await;
+    load.wait_for_answers(500).await;
     for _ in 0..3 {
         let (mut old, http) = replicas.remove(0);
         old.signal("TERM");
@@ -353,7 +353,7 @@ async fn assert_rolling_restart_fails_no_call<P>(
         });
         replicas.push(started.await.unwrap());
         // Proxies look at it before they send it calls again; and the next goes only when this one serves.
-        load.go_on(500).await;
+        load.wait_for_answers(500).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let (answered, failed) = load.stop().await;
