@@ -3,8 +3,8 @@
 //!     cargo bench --locked --profile gate --bench instructions             compares with benches/instructions/baseline.txt
 //!     cargo bench --locked --profile gate --bench instructions -- --update writes it
 //!
-//! Each case runs twice, in a process of its own, with so many calls and with twice as many; the difference is what the
-//! calls cost, without the start. Instructions of one program hardly differ between runs, machines and loads, and what a
+//! Each case runs twice, in a process of its own, with some calls and with more; the difference is what the further calls
+//! cost, without the start. Instructions of one program hardly differ between runs, machines and loads, and what a
 //! compiler or a library changes changes the echo as well: so ratios are compared. Needs valgrind.
 
 #![allow(

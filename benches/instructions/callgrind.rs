@@ -25,11 +25,12 @@ pub struct Cost {
     pub allocations: f64,
 }
 
-/// Runs the case twice, the second time with twice as many calls. The difference is the cost of the further decisions alone,
-/// because both runs have the same start.
+/// Runs the case twice: with the calls that come before, and with these and those that are counted. The difference is the cost of
+/// the latter alone.
 pub fn per_decision(case: &Case) -> Result<Cost, String> {
-    let short = count(case, case.calls)?;
-    let long = count(case, 2 * case.calls)?;
+    let before = case.calls.div_ceil(4);
+    let short = count(case, before)?;
+    let long = count(case, before + case.calls)?;
     let decisions = (CONNECTIONS * case.calls * case.decisions_per_call()) as f64;
     let more = |short: u64, long: u64| {
         let more = long
