@@ -28,11 +28,8 @@ mod echo;
 mod load;
 
 use std::fmt::Write as _;
-use std::num::NonZero;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::{ScopedJoinHandle, available_parallelism};
 
 use callgrind::Cost;
 use cases::{CASES, Case};
@@ -75,34 +72,20 @@ fn compare(update: bool) -> Result<(), String> {
     judge(&measure()?)
 }
 
-/// Runs as many cases at a time as there are cores: what else runs does not change what a program executes.
 fn measure() -> Result<Vec<Figure>, String> {
-    const ALL: &[Case] = &CASES;
-    let cores = available_parallelism().map_or(1, NonZero::get);
     let mut figures: Vec<Figure> = Vec::new();
-    for cases in ALL.chunks(cores) {
-        let costs = measure_together(cases)?;
+    for case in &CASES {
+        let cost = callgrind::per_decision(case)?;
         let echo = figures
             .first()
-            .map_or(&costs[0], |first| &first.cost)
-            .instructions;
-        figures.extend(cases.iter().zip(costs).map(|(case, cost)| Figure {
+            .map_or(cost.instructions, |echo| echo.cost.instructions);
+        figures.push(Figure {
             case,
             ratio: cost.instructions / echo,
             cost,
-        }));
+        });
     }
     Ok(figures)
-}
-
-fn measure_together(cases: &[Case]) -> Result<Vec<Cost>, String> {
-    std::thread::scope(|scope| {
-        let run = |case| scope.spawn(move || callgrind::per_decision(case));
-        let running: Vec<_> = cases.iter().map(run).collect();
-        let cost =
-            |run: ScopedJoinHandle<'_, _>| run.join().unwrap_or_else(|panic| resume_unwind(panic));
-        running.into_iter().map(cost).collect()
-    })
 }
 
 /// Writes the medians of several rounds to the baseline, so that one unusual round has no effect.
