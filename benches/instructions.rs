@@ -1,7 +1,9 @@
 //! Instructions per decision under callgrind, as multiples of an echo's: a gate that no busy machine can upset.
 //!
-//!     cargo bench --locked --profile gate --bench instructions             compares with benches/instructions/baseline.txt
-//!     cargo bench --locked --profile gate --bench instructions -- --update writes it
+//!     cargo bench --locked --profile dev --config benches/instructions/profile.toml --bench instructions
+//!
+//! compares with benches/instructions/baseline.txt; with `-- --update` behind it, writes that file. The build is that of the tests,
+//! but for our own crates, so that packages of others are built once for both.
 //!
 //! Each case runs twice, in a process of its own, with some calls and with more; the difference is what the further calls
 //! cost, without the start. Instructions of one program hardly differ between runs, machines and loads, and what a
@@ -28,18 +30,18 @@ mod echo;
 mod load;
 
 use std::fmt::Write as _;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use callgrind::Cost;
 use cases::{CASES, Case};
 
-/// A case may cost this much more than the baseline says, as a share of it: four times what runs of one program differ by.
+/// A case may cost this much more than the baseline says, as a share of it: twice what runs of one program differ by.
 const TOLERANCE: f64 = 0.02;
 const BASELINE_ROUNDS: usize = 3;
-/// The build profile that the baseline is of; another inlines differently.
-const PROFILE: &str = "gate";
-const COMMAND: &str = "cargo bench --locked --profile gate --bench instructions";
+const COMMAND: &str = "cargo bench --locked --profile dev --config benches/instructions/profile.toml --bench instructions";
 
 fn main() -> ExitCode {
     if let Some((case, calls)) = callgrind::task() {
@@ -72,20 +74,40 @@ fn compare(update: bool) -> Result<(), String> {
     judge(&measure()?)
 }
 
+/// As many cases at a time as there are cores: callgrind counts instructions, whatever runs beside it.
 fn measure() -> Result<Vec<Figure>, String> {
-    let mut figures: Vec<Figure> = Vec::new();
-    for case in &CASES {
-        let cost = callgrind::per_decision(case)?;
-        let echo = figures
-            .first()
-            .map_or(cost.instructions, |echo| echo.cost.instructions);
-        figures.push(Figure {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let waiting = Mutex::new(CASES.iter().enumerate());
+    let count_one_by_one = || {
+        let mut counted = Vec::new();
+        loop {
+            let next = waiting.lock().map_err(|error| error.to_string())?.next();
+            let Some((index, case)) = next else {
+                return Ok(counted);
+            };
+            counted.push((index, case, callgrind::per_decision(case)?));
+        }
+    };
+    let counted = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(count_one_by_one)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
+            .collect::<Result<Vec<_>, String>>()
+    })?;
+    let mut counted: Vec<_> = counted.into_iter().flatten().collect();
+    counted.sort_by_key(|(index, ..)| *index);
+    let echo = counted
+        .first()
+        .map_or(1.0, |(_, _, cost)| cost.instructions);
+    Ok(counted
+        .into_iter()
+        .map(|(_, case, cost)| Figure {
             case,
             ratio: cost.instructions / echo,
             cost,
-        });
-    }
-    Ok(figures)
+        })
+        .collect())
 }
 
 /// Writes the medians of several rounds to the baseline, so that one unusual round has no effect.
@@ -151,17 +173,15 @@ fn find(baseline: &str, name: &str) -> Option<f64> {
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
+/// Another build inlines differently: its figures tell nothing beside the baseline's.
 fn check_profile() -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    // Cargo puts it into target/PROFILE/deps.
+    // Cargo puts it into target/debug/deps.
     let folder = program.ancestors().nth(2).and_then(Path::file_name);
-    let right = folder.is_some_and(|folder| folder == PROFILE);
-    if right {
+    if folder.is_some_and(|folder| folder == "debug") && !cfg!(debug_assertions) {
         Ok(())
     } else {
-        Err(format!(
-            "the baseline is of the profile {PROFILE}: {COMMAND}"
-        ))
+        Err(format!("the baseline is of another build: {COMMAND}"))
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Cost {
 /// Runs the case twice: with the calls that come before, and with these and those that are counted. The difference is the cost of
 /// the latter alone.
 pub fn per_decision(case: &Case) -> Result<Cost, String> {
-    let before = case.calls.div_ceil(4);
+    let before = case.calls.div_ceil(2);
     let short = count(case, before)?;
     let long = count(case, before + case.calls)?;
     let decisions = (CONNECTIONS * case.calls * case.decisions_per_call()) as f64;

@@ -40,8 +40,7 @@ pub struct Case {
     plan: Option<&'static str>,
     in_flight: usize,
     keys: usize,
-    /// Calls on each connection that are counted. A quarter as many come before: by then every key is known, and buffers have
-    /// grown.
+    /// Calls on each connection that are counted. Half as many come before: by then every key is known, and buffers have grown.
     pub calls: u64,
 }
 
