@@ -66,6 +66,7 @@ struct Seen {
     returned: u64,
     ended: u64,
     renewed: u64,
+    renewed_again: u64,
     streams_ended: u64,
     lost: BTreeMap<String, u64>,
 }
@@ -85,7 +86,8 @@ impl Seen {
             rare.iter().all(|seen| seen * 100 > several),
             "{several} decisions of several plans: {self:?}"
         );
-        let is_seen = self.renewed > 0 && self.streams_ended > 0 && self.lost.len() == 4;
+        let are_renewed = self.renewed > 0 && self.renewed_again > 0;
+        let is_seen = are_renewed && self.streams_ended > 0 && self.lost.len() == 4;
         assert!(is_seen, "{self:?}");
     }
 
@@ -98,6 +100,7 @@ impl Seen {
         self.returned += other.returned;
         self.repeated += other.repeated;
         self.renewed += other.renewed;
+        self.renewed_again += other.renewed_again;
         self.streams_ended += other.streams_ended;
         for (reason, count) in other.lost {
             *self.lost.entry(reason).or_default() += count;
@@ -128,6 +131,8 @@ struct History {
     first_id: u64,
     /// When leases end by what was told last, by key and id.
     ends_us: HashMap<(Key, Box<str>), u64>,
+    /// Key and id of the hold that was reserved last.
+    reserved: Option<(Key, Box<str>)>,
     /// The plan of most calls for a while.
     present: usize,
     /// What was asked and answered, for whoever looks for a difference.
@@ -157,6 +162,7 @@ impl History {
             present: 0,
             first_id: 0,
             ends_us: HashMap::new(),
+            reserved: None,
             keys: if about == About::Blocks { 3 } else { 1 },
             trail: Vec::new(),
         }
@@ -207,11 +213,18 @@ impl History {
         }
     }
 
-    /// What streams ask about their holds: two at a time.
+    /// What streams ask about their holds: two at a time, and the same once more, as after a lost answer.
     async fn leases(&mut self, plan: &Arc<Plan>, step: u64) {
         let checks = [self.lease(plan), self.lease(plan)];
-        let found = self.redis.decide_leases(&checks, PATIENCE).await;
-        let expected = self.embedded.decide_leases(&checks, PATIENCE).await;
+        self.compare_leases(&checks, step).await;
+        self.seen.renewed_again += self.compare_leases(&checks, step).await;
+    }
+
+    /// How many leases were prolonged.
+    async fn compare_leases(&mut self, checks: &[LeaseCheck], step: u64) -> u64 {
+        let mut prolonged = 0;
+        let found = self.redis.decide_leases(checks, PATIENCE).await;
+        let expected = self.embedded.decide_leases(checks, PATIENCE).await;
         self.trace(format!("{checks:?} -> {expected:?}"));
         for ((check, found), expected) in checks.iter().zip(found).zip(expected) {
             let mut found = found.unwrap();
@@ -225,6 +238,10 @@ impl History {
                 LeaseEvent::Open { expires_us, .. } => {
                     self.seen.renewed += 1;
                     self.ends_us.insert(name, expires_us);
+                    prolonged += u64::from(matches!(
+                        check.call,
+                        LeaseCall::Renew { expires_us, until_us } if expires_us < until_us
+                    ));
                 }
                 LeaseEvent::Ended => self.seen.streams_ended += 1,
                 LeaseEvent::Lost(reason) => {
@@ -232,10 +249,16 @@ impl History {
                 }
             }
         }
+        prolonged
     }
 
     fn lease(&mut self, plan: &Arc<Plan>) -> LeaseCheck {
         let HoldCheck { key, plan, id, .. } = self.check(plan);
+        // Most other ids are of no open hold.
+        let reserved = self.reserved.clone();
+        let (key, id) = reserved
+            .filter(|_| self.random.below(2) == 0)
+            .unwrap_or((key, id));
         let told = self.ends_us.get(&(key.clone(), id.clone())).copied();
         let expires_us = told.unwrap_or(START_US + S) + self.random.below(8) / 7;
         let ttl_us = S + self.random.below(4) * S / 2;
@@ -276,6 +299,15 @@ impl History {
         let expected = self.embedded.hold(check).unwrap();
         self.seen.decisions += 1;
         self.seen.note(&expected);
+        if let HoldEvent::Decided {
+            expires_in_us: Some(left_us),
+        } = expected.event
+        {
+            let name = (check.key.clone(), check.id.clone());
+            let now_us = tollgate::clock::Clock::now_us(&self.clock);
+            self.ends_us.insert(name.clone(), now_us + left_us);
+            self.reserved = Some(name);
+        }
         let mut found = found.unwrap_or_else(|error| panic!("{step}: {error}: {check:?}"));
         if found.ended.expired > expected.ended.expired {
             // The embedded store has dropped holds that nobody can know of any more, and Redis has not yet.
