@@ -74,7 +74,8 @@ fn compare(update: bool) -> Result<(), String> {
     judge(&measure()?)
 }
 
-/// As many cases at a time as there are cores: callgrind counts instructions, whatever runs beside it.
+/// As many cases at a time as there are cores. More would wait for each other, and a program that waits runs more of what goes by
+/// time.
 fn measure() -> Result<Vec<Figure>, String> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let waiting = Mutex::new(CASES.iter().enumerate());
