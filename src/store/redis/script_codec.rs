@@ -30,7 +30,7 @@ const REQUEST: usize = 2 + COST;
 const JOINT_REQUEST: usize = 5 + COST;
 /// A request of a joint decision: which decision, and which of its requests; its group, the place of its reply, and itself.
 type JointPart<'a> = ((u16, u16), usize, usize, &'a ScriptRequest);
-/// The value of `alike` for the group that stands for all joint decisions of a call, as in `script/words.lua`.
+/// The value of `form` for the group that stands for all joint decisions of a call, as in `script/words.lua`.
 const JOINT: u8 = 2;
 /// Bytes of the number that gives the end of the plans in a packed call.
 const PLANS_END: usize = 4;
@@ -281,7 +281,7 @@ pub(super) fn unknown_form() -> StoreError {
 /// Parses the answers to a call's requests, in the order of [`Call::requests`]; `None` when the reply has another form.
 pub(super) fn parse_reply(reply: &[u8], call: &Call) -> Option<Vec<Result<Verdict, StoreError>>> {
     let mut rest = reply;
-    // Its size is known, which collecting options would not use.
+    // Collecting into an option would not reserve this capacity.
     let mut answers = Vec::with_capacity(call.len());
     for request in call.requests() {
         let plan = &call.plans[request.plan_index];

@@ -8,7 +8,7 @@ use crate::clock::monotonic;
 /// Maximum number of kinds of causes that are logged in one outage, more than one has.
 const CAUSES_MAX: usize = 8;
 /// Lines within this time are compared. All workers lose a server at nearly the same time.
-const ALIKE_WITHIN: Duration = Duration::from_secs(1);
+const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The kinds of causes of the present outage that were logged. Causes that alternate thus do not fill the log.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) fn is_repeated(line: String) -> bool {
     let now = monotonic();
     // No code panics while holding this lock.
     let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
-    recent.retain(|(_, when)| now.saturating_duration_since(*when) < ALIKE_WITHIN);
+    recent.retain(|(_, when)| now.saturating_duration_since(*when) < REPEATED_WITHIN);
     let is_repeated = recent.iter().any(|(known, _)| *known == line);
     if !is_repeated {
         recent.push((line, now));

@@ -11,7 +11,7 @@ while groups > 0 or repeats > 0 do
   -- then decides, since nothing was written.
   local problem, denied
   charges = mode == 1
-  while plain and repeats > 0 do
+  while may_use_names and repeats > 0 do
 --> names
   end
   if log_limit and n == 1 then
@@ -26,8 +26,8 @@ while groups > 0 or repeats > 0 do
   end
   if answers > 0 and (undecided or repeats == 0) then
     final = final + 1
-    replies[final] = pack('<' .. rep('B' .. rep('I7', filled / answers - 1), answers), table_unpack(numbers, 1, filled))
-    answers, filled = 0, 0
+    replies[final] = pack('<' .. rep('B' .. rep('I7', number_count / answers - 1), answers), table_unpack(numbers, 1, number_count))
+    answers, number_count = 0, 0
   end
 
   if undecided then

@@ -36,11 +36,11 @@ local formats_of
 local CHARGE_OF_PART, UNDO = 2, 3
 -- A flag of a request whose name stands in its decision before.
 local REPEATED = 4
-if alike == JOINT then
+if form == JOINT then
 --> joint_names
 end
 repeat
-  if alike == JOINT then
+  if form == JOINT then
 --> joint_short
   end
   if needs_general and logs > 0 then
@@ -49,11 +49,11 @@ repeat
   if needs_general and not log_limit then
 --> general
   end
-  if alike == JOINT and needs_general then
+  if form == JOINT and needs_general then
 --> joint_general
   end
 until decision >= joints
-if alike == JOINT then
+if form == JOINT then
   if at <= #request then
     return { err = MALFORMED }
   end

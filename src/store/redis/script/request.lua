@@ -12,7 +12,7 @@
 --            starts I7 of its window, of the one before, and of the one before that; then, if some have blocks, per limit: how long it
 --            blocks I4, in milliseconds;
 --            groups B, names of packed states B, then per group: requests I2, has a packed state B, names of logs and index B,
---            alike B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
+--            form B (1 when all its requests are of one plan, which has one limit or no log), repeats B (how many groups
 --            in a row look just so, this one included), then per request: plan B, counted from 0, mode B (1 charge, 0
 --            peek), cost I5. Groups that repeat another are left out.
 --            If there are joint decisions, the last group stands for all of them: requests I2 (1), 0 B, 1 B if they have logs or else
@@ -23,10 +23,10 @@
 --            decision before), place of its reply I2, from 0 among theirs, cost I5 (of an undo 0 where nothing was charged), and of an
 --            undo for each limit the instant to undo I7, see there. No other group has one of their names.
 --          Its counts must agree with one another, with its length and with the number of keys; if not, the reply is an
---          error, and so it is, or an 'E' for that group, where a group speaks of what there is none of.
+--          error. So it is, or an 'E' for that group, where a group names a plan or another place that does not exist.
 -- Reply    one string, per request in this order: '1' or '0' (whether the cost fits), then for each limit its reading, one
 --          to three I7, see each algorithm; while a block runs '3' or '2', and behind the readings for each limit how long its block
---          runs yet I7, see block.lua; or 'E' and an error as length
+--          still runs I7, see block.lua; or 'E' and an error as length
 --          I2 and text, when its state cannot be read: it is not ours, or a newer version's. To a call by names: 'R' and the
 --          places I2, from 0, of names that the node refused, because it does not have their slots, or not all of their keys,
 --          or wants names to be keys. Nothing was written then, for any name. Or 'T' and the time I7, which is in the window of

@@ -11,10 +11,10 @@ local TIMES, TOTALS = 140737488355328, 131072 -- 2^47, 2^17
 -- Of the present group: the indices of its next keys, and how many equal groups in a row are left, this one included. Then
 -- where its requests begin and where the next group does.
 local next_packed, next_log, repeats, first_at, next_at = 1, packed + 1, 0, nil, groups_at
-local n, has_packed, logs, alike
--- `limits` is the number of the plan's limits if the short way may be tried, and `plain` whether names.lua may be. `log_limit` is
+local n, has_packed, logs, form
+-- `limits` is the number of the plan's limits if the short way may be tried, and `may_use_names` whether names.lua may be. `log_limit` is
 -- the limit of a plan that is one log. `mode` and `cost` are those of the first request.
-local limits, plain, log_limit, mode, cost
+local limits, may_use_names, log_limit, mode, cost
 -- Whether the plan has blocks, so that a charge that is denied goes the general way.
 local has_blocks
 -- The present limit. The last bytes of its prefix are the number `limit_head`, and those before them, if any, are `prefix`.
@@ -25,8 +25,8 @@ local kind, precision, prefix, limit_head, window, quota, burst, unit, step, buc
 local several
 -- Whether a request that fits is charged. If not, it is only answered.
 local charges
--- Replies to equal groups, as numbers that are packed together. `answers` counts the requests, `filled` the numbers.
-local numbers, answers, filled = {}, 0, 0
+-- Replies to equal groups, as numbers that are packed together. `answers` counts the requests, `number_count` the numbers.
+local numbers, answers, number_count = {}, 0, 0
 -- The expiry of the log that was written last, as a number and as the text that Redis takes.
 local log_expires, log_expires_text
 -- Formats of records by how many bytes a count takes, made when they are needed.

@@ -8,5 +8,5 @@ local call, try, format = redis.call, redis.pcall, string.format
 local RINGS = SLIDING_LOG
 -- Begins the record of a block, see block.lua. It is a head of a sliding_log, too.
 local BLOCK = SLIDING_LOG + 8
--- The value of `alike` for the group that stands for all joint decisions of a call.
+-- The value of `form` for the group that stands for all joint decisions of a call.
 local JOINT = 2

@@ -136,7 +136,7 @@ local function give_back(group, ask, hold, units)
   for index, limit in ipairs(ask.limits) do
     returned[index] = 0
     bucket = limit.kind == TOKEN_BUCKET and bucket + 1 or bucket
-    local gives = units > 0 and hold.plan.alike == ask.terms.alike
+    local gives = units > 0 and hold.plan.limits_hash == ask.terms.limits_hash
     if gives and limit.kind == TOKEN_BUCKET then
       returned[index] = bucket_given(group, limit, hold, bucket, units)
     elseif gives and limit.kind == SLIDING_LOG then

@@ -3,8 +3,8 @@
 -- B, cost or units held I5, units used I5, kind B, until when it is known I7. Those before them are in a HASH, in parts: what was moved there
 -- together. The field of a part is the number of its first id, in decimal digits. It has: where the ids begin I2, counted from 1; of each
 -- plan that they are of: plan B, 1 if it gives units back or else 0 B, length of its name B, name; then the ids, as the notes had them. The
--- field of an id is its length B and itself, and has the field of its part. An id that ended once more has left a gap: its field is not
--- there, or has another part. What has a number that the notes do not count is of no use, and goes when next ids are moved. So a call
+-- field of an id is its length B and the id; its value is the field of its part. An id that ended once more has left a gap: its field is not
+-- there, or has another part. Ids whose numbers the notes do not count mean nothing, and are deleted when next ids are moved. So a call
 -- settles a hold by one write, and the HASH is written once for many, which are copied as they are.
 
 --{ hold_words

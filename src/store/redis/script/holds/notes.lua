@@ -1,5 +1,5 @@
 -- What a key has of holds and of ids: a STRING. Twin of a part of src/core/algorithm/holds/notes.rs.
--- Layout: VERSION B, plans B, and what tells of each plan: length of the name B, name, c8 that tells its limits from others, flags B (the sum
+-- Layout: VERSION B, plans B, and what tells of each plan: length of the name B, name, hash of its limits c8, flags B (the sum
 -- of RELEASES and SLOTTED), buckets B, how long ids are remembered I5, the longest lease I5, for how long its units may count I6, max_ids I3.
 -- Buckets that units were given back to B, and for each: length of the fingerprint B, fingerprint, what was ever given back I7. The head:
 -- how many bytes each hold's id has B (0 where they have not the same), and NO_IDS more if there are none that are not open, the second in
@@ -25,9 +25,9 @@ local RECENT_MAX = 16
 --{ hold_notes
 -- All fields at once: a table that grows costs as much as a command.
 local function read_plan(value, start)
-  local name, alike, flags, buckets, remember, max_ttl, counts, max_ids, at = unpack('<Bc0c8BBI5I5I6I3', value, start)
+  local name, limits_hash, flags, buckets, remember, max_ttl, counts, max_ids, at = unpack('<Bc0c8BBI5I5I6I3', value, start)
   return {
-    name = name, alike = alike, buckets = buckets, remember = remember, max_ttl = max_ttl, counts = counts, max_ids = max_ids,
+    name = name, limits_hash = limits_hash, buckets = buckets, remember = remember, max_ttl = max_ttl, counts = counts, max_ids = max_ids,
     releases = flags % 2 == RELEASES, has_slots = flags >= SLOTTED, text = sub(value, start, at - 1), count = 0, first = 0, last = 0,
     max_open = 0, slots = 0, is_shadow = false, limits = false, times_as = '<' .. rep('I7', buckets),
   }, at

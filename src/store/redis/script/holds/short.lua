@@ -185,9 +185,9 @@ elseif units > 0 then
   end
 end
 local until_us = now + remembered
-local goes = until_us - until_us % kept_unit + kept_unit
-if goes > expires * 1000000 then
-  expires = ceil(goes / 1000000)
+local kept_until = until_us - until_us % kept_unit + kept_unit
+if kept_until > expires * 1000000 then
+  expires = ceil(kept_until / 1000000)
 end
 -- Of an id that is SETTLED, which is 0, six bytes are what was used, and of the first plan six are what was held.
 local head_as = given > 0 and '<I7I6I2I3c10I3I2I7I7' or '<BI6I2I3c10I3I2I7I7'
@@ -204,9 +204,9 @@ if rings and #record ~= from - 1 then
 end
 local ends = now + lease
 local until_us = ends + remembered
-local goes = until_us - until_us % kept_unit + kept_unit
-if goes > expires * 1000000 then
-  expires = ceil(goes / 1000000)
+local kept_until = until_us - until_us % kept_unit + kept_unit
+if kept_until > expires * 1000000 then
+  expires = ceil(kept_until / 1000000)
 end
 id_bytes = ((open == 0 or id_bytes == id_size) and id_size or 0) + (numbers_of and 0 or NO_IDS)
 first_end, last_end = open > 0 and first_end < ends and first_end or ends, open > 0 and last_end > ends and last_end or ends

@@ -1,13 +1,13 @@
 -- Reads the head of the next groups, which are equal but for their names, and their plan if the short way may decide them.
 
 --{ group
-n, has_packed, logs, alike, repeats, first_at = unpack('<I2BBBB', request, next_at)
-groups, next_at, limits, plain, log_limit, has_blocks = groups - repeats, first_at + 7 * n, nil, nil, nil, nil
+n, has_packed, logs, form, repeats, first_at = unpack('<I2BBBB', request, next_at)
+groups, next_at, limits, may_use_names, log_limit, has_blocks = groups - repeats, first_at + 7 * n, nil, nil, nil, nil
 if n == 0 or repeats == 0 or groups < 0 or next_at > #request + 1
   or next_packed + has_packed * repeats > packed + 1 or next_log + logs * repeats > #keys + 1 then
   return { err = MALFORMED }
 end
-if alike == 1 then
+if form == 1 then
   local plan
   plan, mode, cost = unpack('<BBI5', request, first_at)
   local at = plan_at[plan]
@@ -16,10 +16,10 @@ if alike == 1 then
     limits, has_blocks = limits - 128, true
   end
   several, at = limits and limits > 1 and {}, limits and at + 1
-  plain = limits and n == 1 and (mode == 1 or not several)
+  may_use_names = limits and n == 1 and (mode == 1 or not several)
   for index = 1, limits or 0 do
 --> limit
-    plain = plain and not prefix
+    may_use_names = may_use_names and not prefix
     if several then
       several[index] = { kind, precision, prefix, limit_head, window, quota, burst, unit, step, bucket or false, bucket_end or 0,
         calendar }
@@ -29,9 +29,9 @@ if alike == 1 then
     if limits == 1 and kind == SLIDING_LOG and (has_packed == 0 or has_blocks and n == 1) then
       log_limit = { window = window, unit = unit, quota = quota, is_indexed = prefix ~= false }
     end
-    limits, plain = nil, nil
+    limits, may_use_names = nil, nil
   end
-elseif alike == JOINT then
+elseif form == JOINT then
   next_at = #request + 1
 end
 --}

@@ -20,9 +20,9 @@ while repeats > 0 do
     log_limit = not has_blocks and log_limit
     break
   end
-  numbers[filled + 1] = fits and 49 or 48
-  numbers[filled + 2], numbers[filled + 3], numbers[filled + 4] = used, frees_in, fresh_in
-  filled, answers = filled + 4, answers + 1
+  numbers[number_count + 1] = fits and 49 or 48
+  numbers[number_count + 2], numbers[number_count + 3], numbers[number_count + 4] = used, frees_in, fresh_in
+  number_count, answers = number_count + 4, answers + 1
   next_packed, next_log = next_packed + has_packed, next_log + logs
   repeats = repeats - 1
 --}

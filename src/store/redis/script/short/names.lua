@@ -1,11 +1,11 @@
 -- Decides the most common groups: one request for a name, under limits whose prefix is one number (group.lua). Under several
 -- limits, only a charge that fits is decided here.
 
-while plain and repeats > 0 do
+while may_use_names and repeats > 0 do
 --{ names
   -- `from` is where the next record begins in the state. `last_number` is the index in `numbers` of this reply's last so far.
   -- The reply's first number tells whether the cost fits.
-  local value, from, last_number, index = values[next_packed], 1, filled + 1, 1
+  local value, from, last_number, index = values[next_packed], 1, number_count + 1, 1
   local fits, record, fresh_at, before, after, expires, expired
   rings, length, may_merge = false, value and #value, true
   repeat
@@ -37,10 +37,10 @@ while plain and repeats > 0 do
     end
   end
   if fits and charges and (rings and #record == from - 1 or not (value and from <= #value)) then
-    numbers[filled + 1] = 49
+    numbers[number_count + 1] = 49
 --> store
   elseif fits ~= nil and not several and not (charges and (fits or has_blocks)) then
-    numbers[filled + 1] = fits and 49 or 48
+    numbers[number_count + 1] = fits and 49 or 48
     if not (charges or value) then
 --> check_type
     end
@@ -51,7 +51,7 @@ while plain and repeats > 0 do
   if problem then
     break
   end
-  filled = last_number
+  number_count = last_number
   next_packed = next_packed + 1
   repeats = repeats - 1
   answers = answers + 1

@@ -8,7 +8,7 @@ while limits and undecided and not problem do
   local stored, expires, expired = values[next_packed], nil, nil
   -- `value` is the state after the requests so far, of which `records` change. `last_number` is the index in `numbers` of this reply's last so far.
   -- `left` is how many of the name's requests are left.
-  local value, records, last_number, left, request_at, fits = stored, nil, filled, n, first_at, nil
+  local value, records, last_number, left, request_at, fits = stored, nil, number_count, n, first_at, nil
   rings, length, may_merge = false, nil, false
   repeat
     if n > 1 then
@@ -21,7 +21,7 @@ while limits and undecided and not problem do
     -- `from` is where the next record begins in the state. `first` is the index of this reply's first number, which tells
     -- whether the cost fits.
     local from, first, index, all_fit = 1, last_number + 1, 1, true
-    local record, fresh_at, before, after, goes, went
+    local record, fresh_at, before, after, latest_fresh_at, latest_before
     last_number, charges = first, mode == 1 and not denied
     if mode == 0 and not value then
 --> check_type
@@ -39,7 +39,7 @@ while limits and undecided and not problem do
       local rest = value and from <= #value and sub(value, from) or ''
       rings = rings or several and byte(rest) == RINGS
       if several then
-        record, fresh_at, before = after, goes, went
+        record, fresh_at, before = after, latest_fresh_at, latest_before
       end
       if rings and #record ~= from - 1 or not rings and rest ~= '' then
         fits = nil
@@ -61,10 +61,10 @@ while limits and undecided and not problem do
       break
     end
   end
-  filled, answers, denied = last_number, answers + n, false
+  number_count, answers, denied = last_number, answers + n, false
   next_packed = next_packed + 1
   repeats = repeats - 1
-  undecided = repeats > 0 and not plain
+  undecided = repeats > 0 and not may_use_names
 --}
 end
 
@@ -98,7 +98,7 @@ repeat
       record = prefix .. record
     end
     if several then
-      after, goes, went = (after or '') .. record, max(goes or 0, fresh_at), before and max(went or 0, before)
+      after, latest_fresh_at, latest_before = (after or '') .. record, max(latest_fresh_at or 0, fresh_at), before and max(latest_before or 0, before)
     end
   end
 until not several or fits == nil or index > limits
