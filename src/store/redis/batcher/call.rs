@@ -23,7 +23,7 @@ use crate::{Check, StoreError};
 pub(in crate::redis) use holds::{HoldAnswer, HoldAsk, HoldRequest};
 pub(in crate::redis) use joint::{JointPlace, Purpose};
 use tollgate_core::algorithm::{Algorithm, Mode};
-use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, WINDOW_MIN};
+use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 pub(in crate::redis) use work::WORK_MAX;
 pub(super) use work::work_in_flight_max;
 use work::{LIGHT_WORK, records_work};
@@ -40,6 +40,8 @@ pub(in crate::redis) struct ScriptRequest {
     /// The key and the plan's group, joined by [`name::state_name`].
     pub(in crate::redis) name: String,
     pub(in crate::redis) plan: Arc<Plan>,
+    /// The limits of `plan` alone.
+    pub(super) own_limits: SharedLimits,
     pub(in crate::redis) cost: u64,
     pub(in crate::redis) mode: Mode,
     /// When its caller stops waiting.
@@ -78,6 +80,7 @@ impl ScriptRequest {
     ) -> Self {
         Self {
             name,
+            own_limits: SharedLimits::count(plan.limits()),
             plan,
             cost,
             mode,

@@ -15,7 +15,7 @@ use crate::redis::SCRIPT_NAMES_MAX;
 use crate::redis::command::RedisCommand;
 use crate::redis::target::RedisTarget;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX, SharedLimits};
 
 /// A sender that panics on its first call and refuses the others with [`REFUSAL`].
 struct Panics {
@@ -254,7 +254,7 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
 
 /// A request that searches one log.
 fn searching(name: usize) -> ScriptRequest {
-    let mut request = request(&name.to_string(), LONG);
+    let request = request(&name.to_string(), LONG);
     let limit = Limit::new(
         "log",
         SLIDING_LOG_QUOTA_MAX,
@@ -262,11 +262,14 @@ fn searching(name: usize) -> ScriptRequest {
         Algorithm::SlidingLog,
     )
     .unwrap();
-    request.plan = Arc::new(Plan {
-        rule: Rule::limits([limit]),
-        ..(*request.plan).clone()
-    });
-    request
+    ScriptRequest {
+        own_limits: SharedLimits::count([&limit]),
+        plan: Arc::new(Plan {
+            rule: Rule::limits([limit]),
+            ..(*request.plan).clone()
+        }),
+        ..request
+    }
 }
 
 #[tokio::test]

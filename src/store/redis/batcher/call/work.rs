@@ -45,7 +45,7 @@ pub(in crate::redis) fn work_in_flight_max(deadline: Duration) -> usize {
         .max(WORK_MAX)
 }
 
-/// Work of deciding under a plan's own limits, besides searches.
+/// Work of deciding under these limits, besides searches.
 #[inline]
 fn limits_work(own: &SharedLimits) -> usize {
     usize::from(own.all - own.windows - own.logs) * LIMIT_WORK
@@ -84,9 +84,9 @@ impl ScriptRequest {
     #[inline]
     pub(in crate::redis) fn work(&self) -> usize {
         let plan = &self.plan;
-        let own = SharedLimits::count(plan.limits());
-        let searches = searches_work(&own, plan);
-        let work = limits_work(&own) + records_work(plan) + self.hold_work();
+        let own = &self.own_limits;
+        let searches = searches_work(own, plan);
+        let work = limits_work(own) + records_work(plan) + self.hold_work();
         if self.joint.is_none() {
             return (searches + work).min(WORK_MAX);
         }
@@ -111,8 +111,8 @@ impl ScriptRequest {
     pub(super) fn work_after(&self, last: Option<&Self>) -> usize {
         let is_repeated = last.is_some_and(|last| last.charge_terms() == self.charge_terms());
         let reads_records = last.is_none() || self.plan.shared.logs > 0;
-        let own = SharedLimits::count(self.plan.limits());
-        limits_work(&own)
+        let own = &self.own_limits;
+        limits_work(own)
             + self.hold_work()
             + if reads_records {
                 records_work(&self.plan)
@@ -122,7 +122,7 @@ impl ScriptRequest {
             + if is_repeated {
                 0
             } else {
-                searches_work(&own, &self.plan)
+                searches_work(own, &self.plan)
             }
     }
 }

@@ -12,7 +12,7 @@ use crate::redis::batcher::Answer;
 use crate::redis::batcher::call::{REQUESTS_MAX, SEARCH_STEP_WORK, WORK_MAX};
 use crate::redis::batcher::caller::Caller;
 use tollgate_core::algorithm::Mode;
-use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX};
+use tollgate_core::plan::{Algorithm, Limit, Plan, Rule, SLIDING_LOG_QUOTA_MAX, SharedLimits};
 
 /// Identifies a request: the job that it came with, and its place in the job. It is the request's cost, which a queue ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ fn request(tag: Tag, name: String, until: Instant) -> ScriptRequest {
 }
 
 /// The same request, which searches so many logs.
-fn searching(mut request: ScriptRequest, logs: usize) -> ScriptRequest {
+fn searching(request: ScriptRequest, logs: usize) -> ScriptRequest {
     let limit = |window: u64| {
         Limit::new(
             "log",
@@ -53,8 +53,12 @@ fn searching(mut request: ScriptRequest, logs: usize) -> ScriptRequest {
         )
         .unwrap()
     };
-    request.plan = plan((0_u64..).take(logs).map(limit).collect());
-    request
+    let plan = plan((0_u64..).take(logs).map(limit).collect());
+    ScriptRequest {
+        own_limits: SharedLimits::count(plan.limits()),
+        plan,
+        ..request
+    }
 }
 
 /// Gives the request a caller, which waits as long as the receiver is kept.
