@@ -52,7 +52,9 @@ impl Model {
                 .sum()
         };
         match counting(limit) {
-            Counting::Window => sum(&|_| now_us < seen.start_us + window_us),
+            Counting::ClockWindow | Counting::OwnWindow => {
+                sum(&|_| now_us < seen.start_us + window_us)
+            }
             Counting::Instants => sum(&|at| at + window_us > now_us),
             Counting::TwoWindows => {
                 let start_us = seen.window_of(limit, now_us);
@@ -133,11 +135,11 @@ impl Model {
         let window_us = limit.window_us();
         let mut at_us = now_us;
         match counting(limit) {
-            Counting::Window if self.used(limit, now_us) == 0 => {
+            Counting::ClockWindow | Counting::OwnWindow if self.used(limit, now_us) == 0 => {
                 self.charges.clear();
                 self.start_us = window_start_us(limit, now_us);
             }
-            Counting::Window => {}
+            Counting::ClockWindow | Counting::OwnWindow => {}
             Counting::Debt => {
                 self.convert(limit, now_us, |own_us, unit_us| unit_us != own_us);
                 self.unit_us = window_us.div_ceil(limit.quota());
@@ -171,8 +173,8 @@ impl Model {
         }
         let window_us = limit.window_us();
         let begin_us = match counting(limit) {
-            Counting::Window if now_us < self.start_us + window_us => 0,
-            Counting::Window => u64::MAX,
+            Counting::ClockWindow | Counting::OwnWindow if now_us < self.start_us + window_us => 0,
+            Counting::ClockWindow | Counting::OwnWindow => u64::MAX,
             Counting::TwoWindows => self.window_of(limit, now_us) - window_us,
             Counting::Instants | Counting::Debt => now_us - window_us + 1,
         };

@@ -43,7 +43,7 @@ fn a_live_key_costs_what_the_documents_say_at_the_dearest_moment() {
     // The account adds what allocators round up, a log's above all, so it may be above what was asked of the allocator.
     let each = Algorithm::EVERY.map(|algorithm| {
         let (most, account_most) = match counting(&limit(1, HOUR, algorithm)) {
-            Counting::Window | Counting::Debt => (90, 103),
+            Counting::ClockWindow | Counting::OwnWindow | Counting::Debt => (90, 103),
             Counting::TwoWindows => (98, 103),
             // A list of one.
             Counting::Instants => (244, 120),

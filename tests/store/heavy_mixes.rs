@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use tollgate::grpc::pb::hold_service_client::HoldServiceClient;
 use tollgate::grpc::pb::{self, DecidedBy};
-use tollgate::plan::SHARED_WINDOWS_MAX;
+use tollgate::plan::{Algorithm, SHARED_WINDOWS_MAX};
 use tonic::transport::Channel;
 
 use super::heavy_batches::MACHINE;
 use crate::support::history::Random;
+use crate::support::plans::{FIXED, algorithm_fields};
 use crate::support::preload::by_processor_time;
 use crate::support::redis::Redis;
 use crate::support::server::{Client, PATIENCE, Server, channel_to, request};
@@ -25,13 +26,6 @@ const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 /// How long keys are filled with charges, holds and ids, and how long everything is then asked at once.
 const FILL: Duration = Duration::from_secs(2);
 const ASK: Duration = Duration::from_secs(2);
-const ALGORITHMS: [&str; 5] = [
-    "token_bucket",
-    "fixed_window",
-    "sliding_counter",
-    "sliding_window",
-    "sliding_log",
-];
 
 /// What is asked: plans of a few counts, keys and ids, and how likely each kind of call is.
 #[derive(Clone)]
@@ -48,15 +42,15 @@ struct Mix {
 /// The algorithm of a limit. Plans of one count may have so many sliding windows more; what goes beyond them is a fixed window.
 fn pick_algorithm(
     random: &mut Random,
-    only: Option<&'static str>,
+    only: Option<Algorithm>,
     windows_left: &mut u16,
-) -> &'static str {
-    let picked = only.unwrap_or_else(|| *random.pick(&ALGORITHMS));
-    if picked != "sliding_window" {
+) -> Algorithm {
+    let picked = only.unwrap_or_else(|| *random.pick(&Algorithm::EVERY));
+    if !matches!(picked, Algorithm::SlidingWindow { .. }) {
         return picked;
     }
     let Some(left) = windows_left.checked_sub(1) else {
-        return "fixed_window";
+        return FIXED;
     };
     *windows_left = left;
     picked
@@ -72,7 +66,7 @@ impl Mix {
         for group in 0..=random.below(3) {
             let count = *random.pick(&[1, 4, 16, 60]);
             let limits = *random.pick(&[1, 2, 4, 8]);
-            let only = (random.below(2) == 0).then(|| *random.pick(&ALGORITHMS));
+            let only = (random.below(2) == 0).then(|| *random.pick(&Algorithm::EVERY));
             let block = *random.pick(&["", "", "", ", block: 1m"]);
             let holds = format!(
                 "{{ ttl: 1s, max_open: {}, max_ids: {}, on_expiry: {} }}",
@@ -85,9 +79,10 @@ impl Mix {
                 let limits: Vec<String> = (0..limits)
                     .map(|limit| {
                         let algorithm = pick_algorithm(&mut random, only, &mut windows_left);
+                        let algorithm = algorithm_fields(algorithm);
                         let quota = random.pick(&[10, 1_000, 10_000, 60_000]);
                         let window = 60 + plan * 8 + limit;
-                        format!("{{ name: l{limit}, quota: {quota}, window: {window}s, algorithm: {algorithm}{block} }}")
+                        format!("{{ name: l{limit}, quota: {quota}, window: {window}s, {algorithm}{block} }}")
                     })
                     .collect();
                 let name = format!("g{group}p{plan}");

@@ -69,8 +69,10 @@ pub fn every_but_the_bucket() -> impl Iterator<Item = Algorithm> {
 /// How an algorithm counts, as far as models differ by it. One that counts as another one needs no rule of its own in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counting {
-    /// Units of one window at a time, which come back when it ends. [`window_start_us`] says when it began.
-    Window,
+    /// Units of one window of the clock at a time, which come back when it ends. [`window_start_us`] says when it began.
+    ClockWindow,
+    /// The same, of a window that begins with a request.
+    OwnWindow,
     /// Each unit from its own instant, for the length of a window.
     Instants,
     /// An estimate from two windows of the clock.
@@ -81,7 +83,8 @@ pub enum Counting {
 
 pub fn counting(limit: &Limit) -> Counting {
     match limit.algorithm() {
-        Algorithm::FixedWindow { .. } => Counting::Window,
+        FIXED => Counting::ClockWindow,
+        ANCHORED => Counting::OwnWindow,
         Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => Counting::Instants,
         Algorithm::SlidingCounter => Counting::TwoWindows,
         Algorithm::TokenBucket { .. } => Counting::Debt,
@@ -90,8 +93,8 @@ pub fn counting(limit: &Limit) -> Counting {
 
 /// When the window begins in which a fresh key is charged at this time.
 pub fn window_start_us(limit: &Limit, now_us: u64) -> u64 {
-    match limit.algorithm() {
-        ANCHORED => now_us,
+    match counting(limit) {
+        Counting::OwnWindow => now_us,
         _ => now_us - now_us % limit.window_us(),
     }
 }

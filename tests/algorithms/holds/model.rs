@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tollgate::plan::{Algorithm, Limit, Plan};
 
-use crate::support::plans::{ANCHORED, Counting, LOG, counting, window_start_us};
+use crate::support::plans::{Counting, LOG, counting, window_start_us};
 
 /// The counts of one limit.
 #[derive(Debug, Clone, Default)]
@@ -23,9 +23,9 @@ pub struct Ledger {
 impl Ledger {
     fn window(&self, limit: &Limit, now_us: u64) -> u64 {
         let window_us = limit.window_us();
-        match limit.algorithm() {
-            ANCHORED if self.units.values().sum::<u64>() == 0 => now_us,
-            ANCHORED if now_us < self.start_us + window_us => self.start_us,
+        match counting(limit) {
+            Counting::OwnWindow if self.units.values().sum::<u64>() == 0 => now_us,
+            Counting::OwnWindow if now_us < self.start_us + window_us => self.start_us,
             _ => window_start_us(limit, now_us),
         }
     }
@@ -36,7 +36,7 @@ impl Ledger {
         let start_us = self.window(limit, now_us);
         let of = |start_us: u64| self.units.get(&start_us).copied().unwrap_or(0);
         match counting(limit) {
-            Counting::Window => of(start_us),
+            Counting::ClockWindow | Counting::OwnWindow => of(start_us),
             Counting::Instants => {
                 let live = self.units.range(now_us.saturating_sub(window_us) + 1..);
                 live.map(|(_, units)| units).sum()
@@ -63,10 +63,12 @@ impl Ledger {
 
     fn charge(&mut self, limit: &Limit, now_us: u64, units: u64) {
         let at_us = match counting(limit) {
-            Counting::Window | Counting::TwoWindows => self.window(limit, now_us),
+            Counting::ClockWindow | Counting::OwnWindow | Counting::TwoWindows => {
+                self.window(limit, now_us)
+            }
             Counting::Instants | Counting::Debt => now_us,
         };
-        if limit.algorithm() == ANCHORED && at_us != self.start_us {
+        if counting(limit) == Counting::OwnWindow && at_us != self.start_us {
             self.units.clear();
             self.start_us = now_us;
         }
@@ -92,9 +94,9 @@ impl Ledger {
     ) -> u64 {
         let window_us = limit.window_us();
         let from = match counting(limit) {
-            Counting::Window => {
-                let start_us = match limit.algorithm() {
-                    ANCHORED => self.start_us,
+            counting @ (Counting::ClockWindow | Counting::OwnWindow) => {
+                let start_us = match counting {
+                    Counting::OwnWindow => self.start_us,
                     _ => window_start_us(limit, at_us),
                 };
                 Some(start_us).filter(|start| at_us >= *start && now_us < start + window_us)
@@ -149,7 +151,7 @@ impl Ledger {
         let start_us = self.window(limit, now_us);
         let counts = |at: u64| match counting(limit) {
             Counting::TwoWindows => at + window_us >= start_us,
-            Counting::Window => at == start_us,
+            Counting::ClockWindow | Counting::OwnWindow => at == start_us,
             Counting::Instants | Counting::Debt => at + window_us > now_us,
         };
         for (at, there) in self.units.iter_mut().rev() {

@@ -21,9 +21,9 @@ use crate::support::asks::{Ask, ask_in_order, refund_of};
 use crate::support::clock::{FakeClock, START_US};
 use crate::support::cluster::Cluster;
 use crate::support::history::{Random, Times};
-use crate::support::plans::{ANCHORED, COUNTER, FIXED, LOG, WINDOW};
+use crate::support::plans::{BUCKET, COUNTER, FIXED, LOG, WINDOW};
 use crate::support::redis::{Redis, other_make};
-use plans::{About, SHAPES, plans};
+use plans::{About, histories, plans};
 
 const S: u64 = 1_000_000;
 const PATIENCE: StoreDeadline = StoreDeadline(Duration::from_secs(60));
@@ -147,13 +147,13 @@ impl History {
         }
     }
 
-    fn new(url: &str, (seed, shapes, about): (u64, &[Algorithm], About)) -> Self {
+    fn new(url: &str, (seed, algorithms, about): (u64, &[Algorithm], About)) -> Self {
         let mut random = Random(seed);
         let clock = FakeClock::new();
         let few = if about == About::OnePlan { 40 } else { 5 };
         let max_ids = if seed % 2 == 0 { 1_000 } else { few };
         Self {
-            plans: plans(&mut random, shapes, (max_ids, about)),
+            plans: plans(&mut random, algorithms, (max_ids, about)),
             random,
             redis: RedisStore::with_injected_clock(url, Arc::new(clock.clone())).unwrap(),
             embedded: MemoryStore::new(1 << 28, Arc::new(clock.clone())),
@@ -405,18 +405,12 @@ impl History {
     }
 }
 
-/// Compares both stores for so many steps of each shape. Redis is left as it is.
+/// Compares both stores for so many steps of each history. Redis is left as it is.
 async fn compare(url: &str, steps_each: u64, seed: u64) {
     let mut all = Seen::default();
     let mut several = 0;
-    let others = SHAPES
-        .into_iter()
-        .flat_map(|shapes| [(shapes, About::Ids), (shapes, About::Blocks)]);
-    // Those of one limit, twice: with many ids and with few.
-    let short = SHAPES.into_iter().take(7).chain(SHAPES.into_iter().take(7));
-    let all_histories = others.chain(short.map(|shapes| (shapes, About::OnePlan)));
-    for (number, (shapes, about)) in (0..).zip(all_histories) {
-        let mut history = History::new(url, (seed + number + further_seed(), shapes, about));
+    for (number, (algorithms, about)) in (0..).zip(histories()) {
+        let mut history = History::new(url, (seed + number + further_seed(), &algorithms, about));
         assert!(history.redis.connected(Duration::from_secs(10)).await);
         let mut times = Times::new(START_US + number * 1_000_000 * S, S / 2);
         let mut latest_us = 0;
@@ -434,8 +428,8 @@ async fn compare(url: &str, steps_each: u64, seed: u64) {
             history.step(step).await;
         }
         assert!(
-            shapes.is_empty() || steps_each < 2_000 || history.seen.returned > 0,
-            "{shapes:?}: {:?}",
+            algorithms.is_empty() || steps_each < 2_000 || history.seen.returned > 0,
+            "{algorithms:?}: {:?}",
             history.seen
         );
         let seen = std::mem::take(&mut history.seen);
@@ -460,7 +454,7 @@ async fn compare(url: &str, steps_each: u64, seed: u64) {
 }
 
 fn steps_each() -> u64 {
-    steps() / (2 * SHAPES.len() as u64 + 14) + 1
+    steps() / histories().count() as u64 + 1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

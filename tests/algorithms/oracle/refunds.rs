@@ -116,7 +116,7 @@ fn check_bound(algorithm: Algorithm, seed: u64) {
             Counting::Instants => limit.quota(),
             // Beside its burst, a bucket refills by the quota within a window.
             Counting::Debt => limit.capacity() + limit.quota(),
-            Counting::Window | Counting::TwoWindows => 2 * limit.quota(),
+            Counting::ClockWindow | Counting::OwnWindow | Counting::TwoWindows => 2 * limit.quota(),
         };
         assert!(
             passed <= promise + refunded,

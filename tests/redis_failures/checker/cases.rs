@@ -74,7 +74,7 @@ impl Case {
         )
     }
 
-    fn by(self, by: DecidedBy, outcome: Outcome, at_ms: u64, cost: u64) -> Self {
+    fn decided(self, by: DecidedBy, outcome: Outcome, at_ms: u64, cost: u64) -> Self {
         self.call(at_ms, cost, Ok(answer(outcome, by, &[])))
     }
 
@@ -265,7 +265,7 @@ fn a_denial_without_a_cause_is_caught() {
 
 #[test]
 fn a_remembered_denial_is_fine_until_its_release() {
-    let denied = |at_ms| seen().by(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1);
+    let denied = |at_ms| seen().decided(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1);
     denied(35).assert_fine();
     denied(409).assert_fine();
     denied(411).assert_breaks(Rule::NoCause);
@@ -278,7 +278,7 @@ fn a_replica_may_remember_a_denial_for_a_second_after_redis_lost_it() {
     let lost = |at_ms| {
         let full = Case::of("seen/bucket").allowed(0, 7, &[(0, 0, 350), witnessed(0, 7)]);
         full.redis_lost_all(5, 10)
-            .by(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1)
+            .decided(DecidedBy::DenyCache, Outcome::Denied, at_ms, 1)
     };
     lost(40).assert_fine();
     lost(51).assert_breaks(Rule::NoCause);
@@ -323,7 +323,7 @@ fn a_call_whose_answer_was_lost_is_counted_both_ways() {
     with(2)
         .allowed(30, 2, &[(0, 0, 370)])
         .assert_breaks(Rule::Order);
-    let timed_out = clock().by(DecidedBy::LocalFallback, Outcome::Allowed, 25, 2);
+    let timed_out = clock().decided(DecidedBy::LocalFallback, Outcome::Allowed, 25, 2);
     timed_out.allowed(30, 1, &[(0, 0, 370)]).assert_fine();
     let log = Case::of("window").allowed(10, 6, &[(3, 0, 400)]);
     log.lost(20, 3)
@@ -375,7 +375,7 @@ fn a_batch_that_is_decided_backwards_is_caught() {
 
 #[test]
 fn answers_that_the_policy_does_not_give_are_caught() {
-    let by = |plan, by, outcome| Case::of(plan).by(by, outcome, 10, 1);
+    let by = |plan, by, outcome| Case::of(plan).decided(by, outcome, 10, 1);
     by("log", DecidedBy::FailOpen, Outcome::Allowed).assert_fine();
     by("counter", DecidedBy::FailClosed, Outcome::Denied).assert_fine();
     by("window", DecidedBy::LocalFallback, Outcome::Allowed).assert_fine();
@@ -384,10 +384,10 @@ fn answers_that_the_policy_does_not_give_are_caught() {
     by("log", DecidedBy::LocalFallback, Outcome::Allowed).assert_breaks(Rule::Policy);
     by("counter", DecidedBy::FailClosed, Outcome::Allowed).assert_breaks(Rule::Policy);
     Case::of("window")
-        .by(DecidedBy::Plan, Outcome::NeverFits, 10, 99)
+        .decided(DecidedBy::Plan, Outcome::NeverFits, 10, 99)
         .assert_fine();
     Case::of("window")
-        .by(DecidedBy::Plan, Outcome::NeverFits, 10, 1)
+        .decided(DecidedBy::Plan, Outcome::NeverFits, 10, 1)
         .assert_breaks(Rule::Policy);
 }
 
@@ -396,8 +396,8 @@ fn a_replica_that_grants_more_than_its_share_or_less_is_caught() {
     // A third of 9 units in 400 ms.
     let local = |at_ms, outcome| {
         Case::of("window")
-            .by(DecidedBy::LocalFallback, Outcome::Allowed, 10, 3)
-            .by(DecidedBy::LocalFallback, outcome, at_ms, 1)
+            .decided(DecidedBy::LocalFallback, Outcome::Allowed, 10, 3)
+            .decided(DecidedBy::LocalFallback, outcome, at_ms, 1)
     };
     local(20, Outcome::Denied).assert_fine();
     local(20, Outcome::Allowed).assert_breaks(Rule::OverLimit);

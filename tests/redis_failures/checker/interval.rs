@@ -51,9 +51,9 @@ fn most(limit: &Limit, from_us: u64, took_us: u64) -> Option<u64> {
         Counting::Debt => Some(limit.capacity() + took_us / limit.emission_us()),
         _ if took_us >= window_us => None,
         Counting::Instants => Some(quota),
-        Counting::Window if start_us(from_us) == start_us(from_us + took_us) => Some(quota),
+        Counting::ClockWindow if start_us(from_us) == start_us(from_us + took_us) => Some(quota),
         // An edge may lie within.
-        Counting::Window | Counting::TwoWindows => Some(2 * quota),
+        Counting::ClockWindow | Counting::OwnWindow | Counting::TwoWindows => Some(2 * quota),
     }
 }
 
@@ -105,9 +105,11 @@ pub fn forgotten(
     let since_us = match counting(limit) {
         Counting::Instants => (call.answered_us + 1).saturating_sub(limit.window_us()),
         // Nothing is counted: a window that begins with a request may have ended just now.
-        Counting::Window if status.reset_us == 0 => return None,
+        Counting::ClockWindow | Counting::OwnWindow if status.reset_us == 0 => return None,
         // The answer gives the end of the window, and so its start.
-        Counting::Window => (call.answered_us + status.reset_us).saturating_sub(limit.window_us()),
+        Counting::ClockWindow | Counting::OwnWindow => {
+            (call.answered_us + status.reset_us).saturating_sub(limit.window_us())
+        }
         Counting::TwoWindows | Counting::Debt => return None,
     };
     let counts = |other: &Call| {

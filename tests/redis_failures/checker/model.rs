@@ -7,7 +7,7 @@
 use tollgate::plan::{Algorithm, Limit};
 
 use super::history::Status;
-use crate::support::plans::{ANCHORED, Counting, counting, window_start_us};
+use crate::support::plans::{Counting, counting, window_start_us};
 
 /// The least and the most that a number may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +80,8 @@ impl Model {
                 .sum(),
         };
         match counting(&self.limit) {
-            Counting::Window if self.limit.algorithm() == ANCHORED => self.used_of_anchored(now_us),
-            Counting::Window => {
+            Counting::OwnWindow => self.used_of_own_window(now_us),
+            Counting::ClockWindow => {
                 let start_us = window_start_us(&self.limit, now_us);
                 sum(&|at_us| window_start_us(&self.limit, at_us) == start_us, 0)
             }
@@ -146,14 +146,16 @@ impl Model {
             Counting::TwoWindows => return None,
             Counting::Debt => self.full_at_us,
             _ if used.high == 0 => return Some(0),
-            Counting::Window if self.limit.algorithm() == ANCHORED => match self.anchored {
+            Counting::OwnWindow => match self.anchored {
                 AnchoredWindow::Known { start_us, .. } => Range {
                     low: start_us.low + window_us,
                     high: start_us.high + window_us,
                 },
                 _ => return None,
             },
-            Counting::Window => Range::exactly(window_start_us(&self.limit, now_us) + window_us),
+            Counting::ClockWindow => {
+                Range::exactly(window_start_us(&self.limit, now_us) + window_us)
+            }
             Counting::Instants => newest_us.map(|at_us| Range {
                 low: at_us.low + window_us,
                 high: at_us.high + window_us,
@@ -185,7 +187,7 @@ impl Model {
         }
     }
 
-    fn used_of_anchored(&self, now_us: u64) -> Range {
+    fn used_of_own_window(&self, now_us: u64) -> Range {
         let window_us = self.limit.window_us();
         match self.anchored {
             AnchoredWindow::Fresh => Range::exactly(0),

@@ -2,21 +2,12 @@
 
 use super::*;
 
-pub(super) const BUCKET: Algorithm = Algorithm::TokenBucket { burst: 12 };
-pub(super) const COARSE: Algorithm = Algorithm::SlidingWindow { precision: 4 };
-/// What the plans of each history have.
-pub(super) const SHAPES: [&[Algorithm]; 11] = [
-    &[BUCKET],
-    &[WINDOW],
-    &[LOG],
-    &[FIXED],
-    &[COUNTER],
-    &[ANCHORED],
-    &[COARSE],
+/// The algorithms of plans without a limit, and of plans with several.
+const OTHERS: [&[Algorithm]; 4] = [
+    &[],
     &[WINDOW, BUCKET],
     &[LOG, FIXED],
     &[BUCKET, COUNTER, LOG],
-    &[],
 ];
 
 /// What a history is about.
@@ -30,9 +21,30 @@ pub(super) enum About {
     OnePlan,
 }
 
+/// The algorithms of each history's plans, and what it is about.
+pub(super) fn histories() -> impl Iterator<Item = (Vec<Algorithm>, About)> {
+    let single = || {
+        Algorithm::EVERY
+            .into_iter()
+            .map(|algorithm| vec![algorithm])
+    };
+    let all = single().chain(OTHERS.into_iter().map(<[_]>::to_vec));
+    let of_several_plans = all.flat_map(|algorithms| {
+        [
+            (algorithms.clone(), About::Ids),
+            (algorithms, About::Blocks),
+        ]
+    });
+    // Twice, with many ids and with few.
+    let of_one_plan = single()
+        .chain(single())
+        .map(|algorithms| (algorithms, About::OnePlan));
+    of_several_plans.chain(of_one_plan)
+}
+
 pub(super) fn plans(
     random: &mut Random,
-    shapes: &[Algorithm],
+    algorithms: &[Algorithm],
     (max_ids, about): (u32, About),
 ) -> Vec<Arc<Plan>> {
     let has_blocks = about == About::Blocks;
@@ -53,7 +65,7 @@ pub(super) fn plans(
             );
             limit.unwrap()
         };
-        (0..).zip(shapes).map(limit).collect()
+        (0..).zip(algorithms).map(limit).collect()
     };
     // What is over is forgotten at different times, which would show if the clock then steps back.
     let remember = Duration::from_millis(if has_blocks { 2_500 } else { 86_400_000 });
