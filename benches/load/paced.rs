@@ -76,10 +76,10 @@ impl Client {
         for (stream, caller) in &mut self.connections {
             let output = caller.output();
             if !output.is_empty() {
-                let written = ready(stream.write(output))?.unwrap_or(0);
+                let written = bytes_if_ready(stream.write(output))?.unwrap_or(0);
                 output.drain(..written);
             }
-            match ready(stream.read(&mut self.input))? {
+            match bytes_if_ready(stream.read(&mut self.input))? {
                 Some(0) => return Err("the server closed the connection".to_owned()),
                 Some(read) => caller.receive(&self.input[..read], Instant::now())?,
                 None => {}
@@ -105,7 +105,7 @@ impl Client {
 }
 
 /// The bytes that were read or written; `None` when the socket is not ready.
-fn ready(attempt: std::io::Result<usize>) -> Result<Option<usize>, String> {
+fn bytes_if_ready(attempt: std::io::Result<usize>) -> Result<Option<usize>, String> {
     match attempt {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {

@@ -7,7 +7,7 @@ use crate::{StoreError, Verdict};
 /// Why a store did not decide all checks of a joint decision.
 #[derive(Debug)]
 pub struct JointFailure {
-    /// What kept it from it.
+    /// Why it did not decide the others.
     pub error: StoreError,
     /// For each check, in their order, the verdict of those that it decided. Empty if there are none. If [`Self::charged`] is some, these
     /// checks were charged where they fit, and the readings are those after it. Else nothing was charged.

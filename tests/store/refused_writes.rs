@@ -111,9 +111,9 @@ impl Twins {
     }
 }
 
-/// Whether a refund leaves no way back: its units are not in the list between two commands. A user who may not make the second has
-/// not charged a log either.
-fn is_one_way(ask: &Ask, refusal: &str) -> bool {
+/// Whether a refund that is refused cannot be undone: its units are not in the list between two commands. A user who may not make
+/// the second has not charged a log either.
+fn cannot_be_undone(ask: &Ask, refusal: &str) -> bool {
     let has_log = ask
         .plan()
         .limits()
@@ -157,7 +157,8 @@ async fn history(plan: &Arc<Plan>, refusals: &[&'static str]) -> BTreeMap<&'stat
         } else {
             Some(*random.pick(refusals))
         };
-        let refusal = refusal.filter(|refusal| !asks.iter().any(|ask| is_one_way(ask, refusal)));
+        let refusal =
+            refusal.filter(|refusal| !asks.iter().any(|ask| cannot_be_undone(ask, refusal)));
         let answers = twins.ask(&asks, refusal).await;
         assert!(
             answers.last().unwrap().is_ok(),

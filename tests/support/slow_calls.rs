@@ -14,9 +14,9 @@ use super::wire::Wire;
 /// [`CONSTANT_US`] of work.
 const CONSTANT: &str =
     "local text = string.rep('x', 10000) for _ = 1, 140 do redis.sha1hex(text) end return 1";
-/// What a call of constant work takes on a machine whose script calls are to take 5 ms at most. Where it takes longer, so may they.
+/// Time of a call of constant work on the machine for which [`MOST_US`] holds. A slower machine may take more for both, in proportion.
 const CONSTANT_US: u64 = 2_000;
-/// What a script call may take there.
+/// Maximum time of a script call on that machine.
 const MOST_US: u64 = 5_000;
 /// Between two calls of constant work.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -54,7 +54,7 @@ pub(super) fn limit(mut table: Table, unit: CalendarUnit, errors: &mut ErrorList
     with_block(limit, (&path, block?), errors)
 }
 
-/// Reports fields that a limit of calendar windows has not.
+/// Reports fields that a limit with calendar windows cannot have.
 fn refuse_other_fields(table: &mut Table, errors: &mut ErrorList) {
     if let Some(node) = table.take("anchor") {
         let problem = "belongs to windows of a fixed length; remove it";

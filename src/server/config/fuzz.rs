@@ -35,7 +35,7 @@ fn fuzz_hostile_configs() {
                 let message = error.to_string();
                 let placed = !error.path.is_empty() || error.place.is_some();
                 assert!(
-                    placed || is_of_the_whole(&error.message),
+                    placed || concerns_the_whole_config(&error.message),
                     "{kind}, seed {seed}: {message}"
                 );
                 assert!(
@@ -53,7 +53,7 @@ fn fuzz_hostile_configs() {
     });
 }
 
-fn is_of_the_whole(message: &str) -> bool {
+fn concerns_the_whole_config(message: &str) -> bool {
     ["is empty; ", "is not UTF-8: line ", "has more than "]
         .iter()
         .any(|begin| message.starts_with(begin))

@@ -24,7 +24,7 @@ pub use overrides::{OverrideQuestion, QuotaQuestion, SubjectQuestion};
 use tollgate_core::visible::visible;
 pub use top::{TopQuestion, TopRow, TopTable};
 
-/// How an answer is written.
+/// How a command prints an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerForm {
     /// Lines for people.

@@ -334,9 +334,9 @@ enum MethodKind {
     Record,
     /// A hold.
     Reserve,
-    /// Its end.
+    /// The end of a hold.
     Settle,
-    /// A longer lease.
+    /// A longer lease of a hold.
     Extend,
     /// Several requests that are decided together.
     Joint,

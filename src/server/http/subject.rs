@@ -75,7 +75,8 @@ impl Default for Subjects {
 }
 
 impl Subjects {
-    /// The one subject of `check.key` and `check.plan`. A shard belongs to a key that is a parameter, and is one itself.
+    /// The single subject that `check.key` and `check.plan` configure. If its key may come from a parameter, the parameter `shard`
+    /// names its shard.
     pub fn one(key: Vec<Vec<Source>>, plan: Vec<Source>) -> Self {
         let has_parameter = key.iter().flatten().any(Source::is_parameter);
         Self::One(Box::new(SubjectSources {

@@ -32,7 +32,7 @@ pub(super) enum StateLocation {
 }
 
 impl CheckedOut {
-    /// Whether everything is stored already, in a record or apart.
+    /// Whether every state has its place in the store already, and no notes of holds are new.
     pub(super) fn is_known(&self) -> bool {
         self.new_notes.is_none() && !self.locations.contains(&StateLocation::New)
     }

@@ -6,7 +6,7 @@ use super::config_changes::{ConfigChange, ConfigOutcome};
 use tollgate_core::utc::Utc;
 use tollgate_store::StoreState;
 
-/// What is looked at.
+/// The state of this replica, in which problems are looked for.
 pub(super) struct Facts<'a> {
     pub store: &'a StoreState,
     /// The last change of the config.
