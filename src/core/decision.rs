@@ -151,6 +151,7 @@ impl Decision {
     }
 
     /// The numbers of the answer.
+    #[inline]
     pub fn key_status(&self) -> KeyStatus {
         let read = self.binding().filter(|_| self.counted);
         KeyStatus {

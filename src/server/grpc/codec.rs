@@ -1,7 +1,7 @@
 //! Encodes and decodes protobuf as tonic's own codec does, except that a message that cannot be decoded is the caller's
 //! error.
 
-use std::any::TypeId;
+use std::any::Any;
 use std::marker::PhantomData;
 
 use hyper::body::Buf;
@@ -23,24 +23,29 @@ const MESSAGE_BYTES: usize = 512;
 /// Bytes of answers that are sent together: tonic's default.
 const SENT_BYTES_MAX: usize = 32 << 10;
 
-/// Refuses messages of too many parts before they are decoded: an empty part has two bytes on the wire and some 70 once decoded.
+/// Refuses messages of too many parts before they are decoded: an empty part has two bytes on the wire and some 120 once decoded.
 pub(super) trait CheckParts {
-    /// Counts the parts of an encoded `U`. Errors: INVALID_ARGUMENT, when they are too many. Bytes that are not a message pass; decoding
-    /// refuses them.
-    fn check_parts<U: 'static>(message: &[u8]) -> Result<(), Status>;
+    /// Counts the parts of an encoded `U`, for which it may make room in `decoded`. Errors: INVALID_ARGUMENT, when they are too many.
+    /// Bytes that are not a message pass; decoding refuses them.
+    fn check_parts<U: 'static>(message: &[u8], decoded: &mut U) -> Result<(), Status>;
 }
 
 /// For methods of which only a batch is large, and its fields are its requests. Answers to a client may have more parts.
 pub struct BatchParts;
 
 impl CheckParts for BatchParts {
-    fn check_parts<U: 'static>(message: &[u8]) -> Result<(), Status> {
-        if TypeId::of::<U>() != TypeId::of::<ShouldAllowBatchRequest>() {
+    fn check_parts<U: 'static>(message: &[u8], decoded: &mut U) -> Result<(), Status> {
+        let decoded: &mut dyn Any = decoded;
+        let Some(batch) = decoded.downcast_mut::<ShouldAllowBatchRequest>() else {
             return Ok(());
+        };
+        let fields = count_fields(message).unwrap_or_default();
+        if fields > BATCH_MAX {
+            return Err(convert::batch_size(fields));
         }
-        count_fields(message)
-            .filter(|fields| *fields > BATCH_MAX)
-            .map_or(Ok(()), |fields| Err(convert::batch_size(fields)))
+        // A list that grows is copied again and again.
+        batch.requests.reserve_exact(fields);
+        Ok(())
     }
 }
 
@@ -153,10 +158,13 @@ impl<U: Message + Default + 'static, C: CheckParts> Decoder for MessageDecoder<U
 pub(super) fn decode<U: Message + Default + 'static, C: CheckParts>(
     message: &[u8],
 ) -> Result<U, Status> {
+    let mut decoded = U::default();
     if message.len() > SMALL_BYTES_MAX {
-        C::check_parts::<U>(message)?;
+        C::check_parts(message, &mut decoded)?;
     }
-    U::decode(message)
+    decoded
+        .merge(message)
+        .map(|()| decoded)
         .or_else(|error| decode_leniently(message).ok_or(error))
         .map_err(|error| {
             Status::invalid_argument(format!(
@@ -212,6 +220,17 @@ mod tests {
                 ],
                 [Some(count); 2]
             );
+            if (100..=BATCH_MAX).contains(&count) {
+                let decoded =
+                    decode::<ShouldAllowBatchRequest, BatchParts>(&filled.encode_to_vec());
+                let decoded = decoded.unwrap();
+                assert_eq!(decoded, filled);
+                assert_eq!(
+                    decoded.requests.capacity(),
+                    count,
+                    "there is room for all at once"
+                );
+            }
         }
         assert_eq!(count_fields(&[0x0a, 9, 1]), None);
     }

@@ -21,7 +21,7 @@ pub(crate) type EnvoyCodec<T, U> = CheckedCodec<T, U, DescriptorParts>;
 pub(crate) struct DescriptorParts;
 
 impl CheckParts for DescriptorParts {
-    fn check_parts<U: 'static>(message: &[u8]) -> Result<(), Status> {
+    fn check_parts<U: 'static>(message: &[u8], _: &mut U) -> Result<(), Status> {
         count(message).map_or(Ok(()), |(descriptors, entries)| {
             convert::check_counts(descriptors, entries)
         })
