@@ -54,6 +54,9 @@ pub(super) fn plans(
                 Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
                     burst: 4 + random.below(12),
                 },
+                Algorithm::SlidingWindow { precision: 2 } => Algorithm::SlidingWindow {
+                    precision: *random.pick(&[2, 4]),
+                },
                 other => *other,
             };
             let window = Duration::from_secs(2 + place);
