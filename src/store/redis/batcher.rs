@@ -215,7 +215,9 @@ impl<C: CommandSender> Driver<C> {
             // Requests whose deadline has passed must not be charged.
             self.expire();
         }
-        let mut call = self.queue.compose(self.work_max.saturating_sub(self.work));
+        let calls = self.calls.iter().flatten().map(|in_flight| &in_flight.call);
+        let work_left = self.work_max.saturating_sub(self.work);
+        let mut call = self.queue.compose(work_left, calls);
         call.arrange();
         (!call.groups.is_empty()).then_some(call)
     }

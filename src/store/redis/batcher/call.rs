@@ -6,6 +6,7 @@
 
 mod holds;
 mod joint;
+mod order;
 mod split;
 mod work;
 
@@ -48,6 +49,8 @@ pub(in crate::redis) struct ScriptRequest {
     pub(in crate::redis) until: Instant,
     /// The caller that the batcher answers; `None` once it has its answer.
     pub(super) caller: Option<Caller>,
+    /// Whether a request before it in its batch is for its name.
+    pub(super) is_repeated: bool,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::redis) plan_index: usize,
     /// While it waits: the other requests of its joint decision, in their order behind it. None for a request of its own.
@@ -86,6 +89,7 @@ impl ScriptRequest {
             mode,
             until,
             caller: None,
+            is_repeated: false,
             plan_index: 0,
             others: Box::default(),
             joint: None,

@@ -139,6 +139,14 @@ impl Caller {
         }
     }
 
+    /// Whether both are of one batch.
+    pub(super) fn shares_batch_with(&self, other: &Self) -> bool {
+        match (&self.reply, &other.reply) {
+            (Reply::InBatch(batch, _), Reply::InBatch(other, _)) => Arc::ptr_eq(batch, other),
+            _ => false,
+        }
+    }
+
     /// Tells what there is to say of its joint decision. Comes before the answer.
     pub(super) fn note(&self, note: JointNote) {
         if let Reply::InBatch(batch, _) = &self.reply {

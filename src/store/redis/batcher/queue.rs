@@ -1,9 +1,9 @@
 //! The requests that wait to be sent, and the choice of those that go with the next call.
 //!
 //! Pure: it uses no clock, no task and no Redis. Single requests and batches take turns, and so do the batches, so that a
-//! large batch does not delay others. Requests of one batch go in their order. Heavy requests wait while enough work is
-//! in flight, and delay no others. Joint decisions do not wait: their work adds up requests, each evaluated twice, so many
-//! cheap ones would be heavy.
+//! large batch does not delay others. Requests of one batch go in their order, and none while one before it for its name is in flight:
+//! that may be sent again, as when Redis has lost the script. Heavy requests wait while enough work is in flight, and delay no
+//! others. Joint decisions do not wait: their work adds up requests, each evaluated twice, so many cheap ones would be heavy.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -61,10 +61,14 @@ impl PendingQueue {
     }
 
     /// Takes out the next call, with at most so much work of heavy requests; empty when no request may be sent. Requests whose caller is
-    /// gone are dropped and not charged.
-    pub(super) fn compose(&mut self, work_left: usize) -> Call {
+    /// gone are dropped and not charged. `in_flight` are the calls that have not returned.
+    pub(super) fn compose<'a>(
+        &mut self,
+        work_left: usize,
+        in_flight: impl Iterator<Item = &'a Call> + Clone,
+    ) -> Call {
         match self {
-            Self::Whole(queue) => queue.compose(work_left),
+            Self::Whole(queue) => queue.compose(work_left, in_flight),
             Self::BySlot(queues) => queues.compose(work_left),
         }
     }
@@ -124,15 +128,25 @@ impl Queue {
         self.len == 0
     }
 
-    fn compose(&mut self, work_left: usize) -> Call {
+    fn compose<'a>(
+        &mut self,
+        work_left: usize,
+        in_flight: impl Iterator<Item = &'a Call> + Clone,
+    ) -> Call {
         let mut call = Call::new(self.len, work_left);
-        self.fill(&mut call);
+        self.fill(&mut call, |request| {
+            in_flight.clone().any(|call| call.has_one_before(request))
+        });
         call
     }
 
     /// Moves requests to the call, until none is left that it may take on. Returns whether the call refused one for its size: it is then
-    /// full.
-    pub(super) fn fill(&mut self, call: &mut Call) -> bool {
+    /// full. A request that has to wait for one in flight is passed by.
+    pub(super) fn fill(
+        &mut self,
+        call: &mut Call,
+        has_to_wait: impl Fn(&ScriptRequest) -> bool,
+    ) -> bool {
         let mut held = VecDeque::new();
         let mut is_full = false;
         loop {
@@ -146,7 +160,7 @@ impl Queue {
             let Some(first) = queue.as_ref().and_then(|queue| queue.front()) else {
                 break;
             };
-            if from_batch && !call.may_take_on(first) {
+            if from_batch && (!call.may_take_on(first) || has_to_wait(first)) {
                 held.extend(self.batches.pop_front());
                 continue;
             }

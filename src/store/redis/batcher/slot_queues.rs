@@ -150,7 +150,7 @@ impl SlotQueues {
         {
             let queue = self.queues.entry(slot).or_default();
             let before = call.len();
-            let is_full = queue.waiting.fill(&mut call);
+            let is_full = queue.waiting.fill(&mut call, |_| false);
             queue.in_flight = call.len() > before;
             if queue.in_flight {
                 slots += 1;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::call::Purpose;
+use super::call::{Purpose, REQUESTS_MAX};
 use super::*;
 use crate::redis::SCRIPT_NAMES_MAX;
 use crate::redis::command::RedisCommand;
@@ -250,6 +250,38 @@ async fn a_batch_in_flight_is_answered_whole_at_its_deadline() {
         "the calls are still in flight"
     );
     assert_eq!(batcher.waiting.load(Ordering::SeqCst), 0);
+}
+
+/// Its call may be sent again, as when Redis has lost the script, and what follows it would be decided first.
+#[tokio::test]
+async fn a_request_of_a_batch_waits_while_one_before_it_for_its_name_is_in_flight_and_delays_no_other()
+ {
+    let (silent, batcher) = Silent::start(1);
+    let ask = |names: &[usize]| {
+        let requests = names.iter().map(|name| request(&name.to_string(), LONG));
+        batcher.take_batch(requests.collect(), LONG).unwrap()
+    };
+    let sent_after = async |returns: usize| {
+        silent.returns.add_permits(returns);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        silent.calls().0
+    };
+    // What the first call has no room for is enough for another one.
+    let once: Vec<usize> = (0..SCRIPT_NAMES_MAX).collect();
+    let all = once.repeat(REQUESTS_MAX / SCRIPT_NAMES_MAX + 1);
+    let repeating = ask(&all);
+    assert_eq!(sent_after(0).await, 1);
+    // Its callers are others, so it does not wait, and goes at once.
+    let other = ask(&once);
+    assert_eq!(sent_after(0).await, 2);
+    assert_eq!(sent_after(1).await, 3, "more of the first batch");
+    silent.returns.add_permits(all.len());
+    let (repeating, other) = tokio::join!(repeating, other);
+    let answers = [repeating.unwrap().each, other.unwrap().each].concat();
+    let refusal = Err(StoreError::Refused(REFUSAL.to_owned()));
+    assert_eq!(answers, vec![refusal; all.len() + once.len()]);
 }
 
 /// A request that searches one log.

@@ -136,7 +136,7 @@ proptest! {
                     let expired = queue.expire(now);
                     prop_assert!(expired.iter().all(|request| tag(request).place % 13 == 12));
                     let before = queue.len;
-                    let call = queue.compose(work_left);
+                    let call = queue.compose(work_left, std::iter::empty());
                     prop_assert!(call.work <= work_left.min(WORK_MAX));
                     prop_assert!(call.groups.len() <= SCRIPT_NAMES_MAX);
                     let tags = tags(&call);
@@ -171,7 +171,7 @@ fn a_large_batch_does_not_delay_others() {
     queue.push_batch((0..1000).map(|place| request(1, place)).collect());
     (2..30).for_each(|job| queue.push(request(job, 0)));
     let mut shares = [0; 3];
-    tags(&queue.compose(WORK_MAX))
+    tags(&queue.compose(WORK_MAX, std::iter::empty()))
         .iter()
         .for_each(|(_, tag)| shares[usize::try_from(tag.job.min(2)).unwrap()] += 1);
     assert_eq!(shares, [8, 8, 16]);
@@ -197,7 +197,7 @@ fn requests_that_may_not_search_logs_yet_are_passed_and_keep_their_order() {
     queue.push_batch([request(2, 0), searching(request(2, 1), 1), request(2, 2)].into());
     queue.push(request(3, 0));
     let mut next = |work_left| {
-        let mut sent: Vec<Tag> = tags(&queue.compose(work_left))
+        let mut sent: Vec<Tag> = tags(&queue.compose(work_left, std::iter::empty()))
             .into_iter()
             .map(|(_, tag)| tag)
             .collect();
@@ -234,7 +234,7 @@ fn expired_requests_are_taken_out_of_queue_and_call_once() {
     };
     queue.push(request(0, 2));
     queue.push(request(1, 5));
-    let mut call = queue.compose(WORK_MAX);
+    let mut call = queue.compose(WORK_MAX, std::iter::empty());
     queue.push(request(2, 3));
     queue.push_batch([request(3, 1), request(4, 9)].into());
     assert_eq!(
