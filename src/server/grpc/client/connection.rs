@@ -109,12 +109,11 @@ impl Target {
                 .await
                 .map(ClientSocket::Unix)
                 .map_err(absent),
-            (Address::Tcp { at, .. }, None) => TcpStream::connect(at)
-                .await
-                .map(ClientSocket::Tcp)
-                .map_err(absent),
+            (Address::Tcp { at, .. }, None) => {
+                connect_tcp(at).await.map(ClientSocket::Tcp).map_err(absent)
+            }
             (Address::Tcp { at, .. }, Some(tls)) => {
-                let stream = TcpStream::connect(at).await.map_err(absent)?;
+                let stream = connect_tcp(at).await.map_err(absent)?;
                 let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 Box::pin(tls.connect(host, stream))
@@ -123,6 +122,14 @@ impl Target {
             }
         }
     }
+}
+
+/// Without TCP_NODELAY, the body of each call waits for the server to acknowledge its headers, which takes 40 ms.
+async fn connect_tcp(at: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(at).await?;
+    // A connection on which it cannot be set is slower but still works.
+    drop(stream.set_nodelay(true));
+    Ok(stream)
 }
 
 /// Hands the stream over once. A lost connection ends the command: a call that was sent must not be sent again.
@@ -196,6 +203,22 @@ impl AsyncWrite for ClientSocket {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_call_waits_for_an_acknowledgement() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let target = Target::new(&at, None, Duration::from_secs(60)).unwrap();
+        match target.open().await.unwrap() {
+            ClientSocket::Tcp(stream) => assert!(stream.nodelay().unwrap()),
+            other => panic!("{other:?}"),
         }
     }
 }
