@@ -4,12 +4,12 @@ use super::*;
 
 /// Random requests of many keys, in the order of their times.
 fn requests_of_many_keys() -> Vec<Request> {
-    const MANY: u64 = 50_000;
+    const MANY: u64 = 20_000;
     let mut random = Random(7);
     let mut at_us = START_US;
     let mut next = |_| {
         // Every second request comes at a whole second.
-        at_us += 1_000 + random.below(5_000);
+        at_us += 2_500 + random.below(12_500);
         let at_us = if random.below(2) == 0 {
             at_us.next_multiple_of(1_000_000)
         } else {
@@ -21,7 +21,7 @@ fn requests_of_many_keys() -> Vec<Request> {
             1 + random.below(4) / 3,
         )
     };
-    let mut requests: Vec<Request> = (0..600_000).map(&mut next).collect();
+    let mut requests: Vec<Request> = (0..240_000).map(&mut next).collect();
     requests.sort_by_key(|request| request.0);
     requests
 }
