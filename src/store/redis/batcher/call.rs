@@ -50,7 +50,7 @@ pub(in crate::redis) struct ScriptRequest {
     /// The caller that the batcher answers; `None` once it has its answer.
     pub(super) caller: Option<Caller>,
     /// Whether a request before it in its batch is for its name.
-    pub(super) is_repeated: bool,
+    pub(super) repeats_name: bool,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::redis) plan_index: usize,
     /// While it waits: the other requests of its joint decision, in their order behind it. None for a request of its own.
@@ -89,7 +89,7 @@ impl ScriptRequest {
             mode,
             until,
             caller: None,
-            is_repeated: false,
+            repeats_name: false,
             plan_index: 0,
             others: Box::default(),
             joint: None,

@@ -98,7 +98,7 @@ impl Batcher {
     ) -> Result<oneshot::Receiver<Answers>, StoreError> {
         let permit = self.reserve(requests.len())?;
         let answered = await_all(&mut requests, permit, deadline);
-        ScriptRequest::mark_repeated(&mut requests);
+        ScriptRequest::mark_repeated_names(&mut requests);
         self.queue
             .send(Job::Batch(requests.into()))
             .map_err(|_| ended())?;

@@ -7,13 +7,13 @@ use super::{Call, ScriptRequest};
 
 impl ScriptRequest {
     /// Notes for each request of a batch whether one before it is for its name.
-    pub(in crate::redis::batcher) fn mark_repeated(requests: &mut [Self]) {
+    pub(in crate::redis::batcher) fn mark_repeated_names(requests: &mut [Self]) {
         let mut names = HashSet::with_capacity(requests.len());
         let named = requests.iter().map(|request| &*request.name);
         let repeated: Vec<bool> = named.map(|name| !names.insert(name)).collect();
         drop(names);
-        for (request, is_repeated) in requests.iter_mut().zip(repeated) {
-            request.is_repeated = is_repeated;
+        for (request, repeats_name) in requests.iter_mut().zip(repeated) {
+            request.repeats_name = repeats_name;
         }
     }
 }
@@ -25,7 +25,7 @@ impl Call {
             (Some(other), Some(caller)) => other.shares_batch_with(caller),
             _ => false,
         };
-        request.is_repeated
+        request.repeats_name
             && self
                 .groups
                 .iter()
