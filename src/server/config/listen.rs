@@ -1,12 +1,14 @@
 //! `listen`: addresses, encryption, callers' certificates, and how connections end.
 
-use std::path::{Path, PathBuf};
+mod tls;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::paths_of;
 use super::tree::{ErrorList, Node, Table, report};
 use crate::http::{HOST_NAMES_MAX, HostName};
-use crate::tls;
+use crate::tls::TlsSettings;
 use crate::transport::Address;
 use tollgate_core::duration;
 
@@ -24,8 +26,6 @@ const AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const ADDRESSES_MAX: usize = 64;
 /// Longest address: a name of 253 letters and a port, or a path of 108 bytes.
 const ADDRESS_BYTES_MAX: usize = 300;
-/// Maximum number of names of callers; each handshake compares all of them.
-const CLIENT_NAMES_MAX: usize = 1_000;
 
 /// The checked section.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct ListenSection {
     pub admin_token_file: Option<PathBuf>,
     /// TLS for every TCP address without `plaintext:`. Default: none. Then only loopback addresses are valid, unless
     /// `listen.plaintext` is true.
-    pub tls: Option<tls::TlsSettings>,
+    pub tls: Option<TlsSettings>,
     /// Time from the stop signal during which everything is served, but health reports not ready, so that load balancers move
     /// away. 0 to 3 s. Default: 2 s.
     pub lame_duck: Duration,
@@ -108,7 +108,7 @@ struct ListenFields {
     http: Option<Option<Address>>,
     metrics: Option<Option<Address>>,
     http_hosts: Option<Vec<HostName>>,
-    tls: Option<Option<tls::TlsSettings>>,
+    tls: Option<Option<TlsSettings>>,
     plaintext: Option<bool>,
     lame_duck: Option<Duration>,
     max_connection_age: Option<Option<Duration>>,
@@ -123,7 +123,7 @@ impl ListenFields {
             http: address_or_off(listen, "http", errors),
             metrics: address_or_off(listen, "metrics", errors),
             http_hosts: listen.read_or("http_hosts", Vec::new(), hosts, errors),
-            tls: listen.read("tls", tls, errors),
+            tls: listen.read("tls", tls::read, errors),
             plaintext: listen.read_or("plaintext", false, Node::boolean, errors),
             lame_duck: listen.read_or("lame_duck", LAME_DUCK_DEFAULT, lame_duck, errors),
             max_connection_age: listen.read_or("max_connection_age", None, age, errors),
@@ -333,50 +333,6 @@ fn addresses(nodes: Vec<Node>, errors: &mut ErrorList) -> Option<Vec<Option<Addr
             .and_then(|text| address(&text, &path, errors))
     };
     Some(nodes.into_iter().map(one).collect())
-}
-
-/// The files are read at the start of serving, not here. A config may be checked on a machine without its keys.
-fn tls(node: Node, errors: &mut ErrorList) -> Option<tls::TlsSettings> {
-    let mut table = node.table(errors)?;
-    let cert_file = pem_file(&mut table, "cert_file", errors);
-    let key_file = pem_file(&mut table, "key_file", errors);
-    let client_ca_file = pem_file(&mut table, "client_ca_file", errors);
-    check_is_there("listen.tls.cert_file", cert_file.as_deref(), errors);
-    check_is_there("listen.tls.key_file", key_file.as_deref(), errors);
-    let client_names = table.take("client_names").map_or(Some(Vec::new()), |node| {
-        names(node, CLIENT_NAMES_MAX, tls::ClientName::parse, errors)
-    });
-    if client_ca_file.is_none() && client_names.as_ref().is_some_and(|names| !names.is_empty()) {
-        report(
-            errors,
-            "listen.tls.client_names",
-            "is of no use without client_ca_file, who signs what those names are read from",
-        );
-    }
-    table.finish(errors);
-    Some(tls::TlsSettings {
-        cert_file: cert_file?,
-        key_file: key_file?,
-        client_ca_file,
-        client_names: client_names?,
-    })
-}
-
-/// Reports a file that is missing. A value that is not a text already has an error.
-fn check_is_there(path: &str, file: Option<&Path>, errors: &mut ErrorList) {
-    if file.is_none() && !errors.iter().any(|error| error.path == path) {
-        report(errors, path, "is missing; name a file in PEM");
-    }
-}
-
-fn pem_file(table: &mut Table, name: &'static str, errors: &mut ErrorList) -> Option<PathBuf> {
-    let node = table.take(name)?;
-    let path = node.path.clone();
-    let file = node.text(errors)?;
-    if file.is_empty() {
-        report(errors, &path, "is empty; name a file in PEM");
-    }
-    Some(PathBuf::from(file))
 }
 
 /// Names of hosts under which figures are shown.

@@ -3,7 +3,8 @@
 //!
 //! A message repeats a value only if it cannot be a secret; see [`is_secret`].
 
-use std::fmt;
+mod shown;
+
 use std::time::Duration;
 
 use config::{Map, Value, ValueKind};
@@ -11,11 +12,11 @@ use config::{Map, Value, ValueKind};
 use super::ConfigError;
 use super::environment::similar_settings;
 use super::place::origin_within;
+use shown::shown_value;
+pub(super) use shown::{Quoted, is_secret, shown_key};
 use tollgate_core::duration;
 use tollgate_core::nearest::nearest;
 
-/// Maximum number of letters of a name or value that a message repeats.
-const SHOWN_LETTERS_MAX: usize = 64;
 /// Maximum number of errors that are collected. A config of some megabytes can have hundreds of thousands.
 const ERRORS_MAX: usize = 1_000;
 /// Digits of the largest `u64`, 18,446,744,073,709,551,615. Only some numbers of so many digits fit, so messages say 19.
@@ -363,51 +364,6 @@ pub(super) fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// A user's name as part of a path: on one line and not too long.
-pub(super) fn shown_key(name: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
-    if !name.is_empty() && name.len() <= SHOWN_LETTERS_MAX && name.chars().all(plain) {
-        return name.to_owned();
-    }
-    Quoted(name).to_string()
-}
-
-/// Shows a text in quotes, escaped, and cut if it is long.
-pub(super) struct Quoted<'a>(pub(super) &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A URL with a user may hold a password, wherever it was put by mistake.
-        if let Some((scheme, rest)) = self.0.split_once("://")
-            && rest.contains('@')
-        {
-            let end = scheme
-                .char_indices()
-                .nth(SHOWN_LETTERS_MAX)
-                .map_or(scheme.len(), |(end, _)| end);
-            return write!(out, "{:?}", format!("{}://…", &scheme[..end]));
-        }
-        match self.0.char_indices().nth(SHOWN_LETTERS_MAX) {
-            Some((end, _)) => write!(out, "{:?}…", &self.0[..end]),
-            None => write!(out, "{:?}", self.0),
-        }
-    }
-}
-
-/// Whether the value at this path may be a secret, even by mistake. Messages do not repeat it then.
-pub(super) fn is_secret(path: &str) -> bool {
-    let mut parts = path.split(['.', '[']);
-    match parts.next() {
-        Some("store") => true,
-        Some("plans") => false,
-        first => first.into_iter().chain(parts).any(|part| {
-            ["tls", "token", "password"]
-                .iter()
-                .any(|word| part.contains(word))
-        }),
-    }
-}
-
 /// The number of elements of a list, or of a text that is split at commas.
 fn list_length(value: &ValueKind) -> usize {
     match value {
@@ -439,26 +395,4 @@ fn report_wrong<T>(
         format!("{place}is {found}; it must be {right}"),
     );
     None
-}
-
-/// A value for a message.
-fn shown_value(value: &ValueKind) -> String {
-    match value {
-        ValueKind::Nil => "nothing".to_owned(),
-        ValueKind::Table(_) => "a table".to_owned(),
-        ValueKind::Array(_) => "a list".to_owned(),
-        ValueKind::String(text) if is_number_like(text) => text.clone(),
-        ValueKind::String(text) => Quoted(text).to_string(),
-        other => other.to_string(),
-    }
-}
-
-/// Whether a message shows the value without quotes. The reader gives every value as a text, also a number written without
-/// quotes.
-fn is_number_like(text: &str) -> bool {
-    let letters =
-        |byte: u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'_' | b'e' | b'E');
-    text.len() <= NUMBER_DIGITS_MAX
-        && text.bytes().all(letters)
-        && text.bytes().any(|byte| byte.is_ascii_digit())
 }

@@ -10,6 +10,7 @@ mod counters;
 mod overridden;
 mod packed;
 mod shared;
+mod unlimited;
 mod variant;
 mod worst;
 

@@ -1,6 +1,7 @@
 //! What a replay found, added up over all keys.
 
 mod chart;
+mod hours;
 mod json;
 mod limits;
 mod lines;

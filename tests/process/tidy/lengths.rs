@@ -2,8 +2,9 @@
 
 use super::{Source, is_of_tests, sources};
 
-/// Lines of any kind in a file.
+/// Lines of any kind in a file, and in all but one in twenty of those that are not tests.
 const FILE_LINES_MAX: usize = 500;
+const USUAL_FILE_LINES_MAX: usize = 400;
 /// Code lines between the braces of a function, and of all but one in twenty.
 const BODY_LINES_MAX: usize = 60;
 const USUAL_BODY_LINES_MAX: usize = 25;
@@ -25,6 +26,35 @@ fn files_stay_short() {
             source.path
         );
     }
+}
+
+#[test]
+fn few_files_are_long() {
+    let lengths: Vec<(usize, String)> = sources("src", &["rs"])
+        .into_iter()
+        .filter(|source| !is_of_tests(&source.path))
+        .map(|source| (source.text.lines().count(), source.path))
+        .collect();
+    let is_long = |(lines, path): &(usize, String)| {
+        (*lines > USUAL_FILE_LINES_MAX).then(|| format!("{lines} {path}"))
+    };
+    assert_few(
+        "files",
+        USUAL_FILE_LINES_MAX,
+        lengths.iter().filter_map(is_long).collect(),
+        lengths.len(),
+    );
+}
+
+/// At most one in [`LONGER_DIVISOR`] of `all` is longer than is usual.
+fn assert_few(what: &str, usual_lines: usize, mut longer: Vec<String>, all: usize) {
+    longer.sort();
+    assert!(
+        longer.len() * LONGER_DIVISOR <= all,
+        "{} of {all} {what} have more than {usual_lines} lines; split one of these:\n{}",
+        longer.len(),
+        longer.join("\n")
+    );
 }
 
 /// Whether a function begins here.
@@ -89,13 +119,7 @@ fn functions_stay_short() {
             }
         }
     }
-    longer.sort();
-    assert!(
-        longer.len() * LONGER_DIVISOR <= all,
-        "{} of {all} functions have more than {USUAL_BODY_LINES_MAX} lines; split one of these:\n{}",
-        longer.len(),
-        longer.join("\n")
-    );
+    assert_few("functions", USUAL_BODY_LINES_MAX, longer, all);
 }
 
 /// The place behind the parenthesis that closes the first one of this text. Strings have no lone parentheses where this looks.

@@ -8,33 +8,21 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::RequestSpacing;
 use super::blocks::Blocks;
 use super::bucket_need::{BucketNeed, BucketRule};
 use super::counters::{Counters, States};
 use super::overridden::{Decider, FileOverrides};
-use super::packed::LogCount;
 use super::shared::{SharedCounters, SharedKey};
+use super::unlimited::{Unlimited, UnlimitedCounter, heap_bytes, largest};
 use super::worst::Worst;
 use crate::simulate::order::Event;
 use tollgate_core::algorithm::{Mode, State, Verdict, decide, decide_with_blocks};
 use tollgate_core::key::Cost;
-use tollgate_core::plan::{Algorithm, Limit, Plan, QUOTA_MAX, Rule, SLIDING_LOG_QUOTA_MAX};
+use tollgate_core::plan::{Limit, Plan, Rule};
 
 /// A need above what a limit of this kind can have.
 pub const NEED_UNKNOWN: u64 = u64::MAX;
-
-/// Counters that deny nothing, one for each limit.
-type Unlimited = SmallVec<[UnlimitedCounter; 1]>;
-
-#[derive(Debug)]
-enum UnlimitedCounter {
-    State(State),
-    /// Of a `sliding_log`. Nothing is decided by it, so it need not be a state.
-    Log(Box<LogCount>),
-}
 
 /// The keys of one plan in one variant. Vectors are by key, those of limits by key and limit.
 #[derive(Debug)]
@@ -352,56 +340,6 @@ fn overridden_denies(
     !verdict.is_some_and(|verdict| verdict.fits)
 }
 
-impl UnlimitedCounter {
-    fn new((state, limit): (&State, &Limit)) -> Self {
-        match (state, limit.algorithm()) {
-            (State::Runs(runs), Algorithm::SlidingLog) => {
-                Self::Log(Box::new(LogCount::from_runs(runs)))
-            }
-            _ => Self::State(state.clone()),
-        }
-    }
-
-    /// Charges a request. Returns the units that count then; `None` if `limit` is below them.
-    fn charge(&mut self, limit: &Limit, now_us: u64, cost: Cost) -> Option<u64> {
-        if cost.units() > limit.capacity() {
-            return None;
-        }
-        match self {
-            Self::State(state) => {
-                let verdict = decide(
-                    std::slice::from_ref(limit),
-                    std::slice::from_mut(state),
-                    now_us,
-                    cost,
-                    Mode::Charge,
-                );
-                let used = verdict
-                    .readings
-                    .first()
-                    .map(|reading| limit.capacity() - reading.remaining(limit));
-                used.filter(|_| verdict.fits)
-            }
-            Self::Log(log) => Some(log.add(limit.window_us(), now_us, cost.units()))
-                .filter(|used| *used <= limit.capacity()),
-        }
-    }
-
-    fn fresh_at_us(&self, window_us: u64) -> u64 {
-        match self {
-            Self::State(state) => state.fresh_at_us(window_us),
-            Self::Log(log) => log.fresh_at_us(window_us),
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        match self {
-            Self::State(state) => state.heap_bytes(),
-            Self::Log(log) => log.heap_bytes(),
-        }
-    }
-}
-
 /// Charges a request where it fits, beside the blocks of this key. `None` if a limit can never fit it.
 fn verdict(
     plan: &Plan,
@@ -422,24 +360,4 @@ fn verdict(
     let verdict = decide_with_blocks(limits, beside, now_us, cost, Mode::Charge);
     blocks.put(key, limits, &running);
     Some(verdict)
-}
-
-fn heap_bytes(unlimited: &Unlimited) -> usize {
-    unlimited.iter().map(UnlimitedCounter::heap_bytes).sum()
-}
-
-/// The same limit with a quota that is at least half of the largest that it may have. A `token_bucket` is not asked.
-fn largest(limit: &Limit) -> Limit {
-    let mut most = match limit.algorithm() {
-        Algorithm::SlidingLog => SLIDING_LOG_QUOTA_MAX,
-        _ => QUOTA_MAX,
-    };
-    // The bounds depend on the window; the limit's own check tells which quota is within them.
-    while most > limit.capacity() && !matches!(limit.algorithm(), Algorithm::TokenBucket { .. }) {
-        match limit.with_quota(most) {
-            Ok(larger) => return larger,
-            Err(_) => most /= 2,
-        }
-    }
-    limit.clone()
 }

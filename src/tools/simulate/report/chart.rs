@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::text::{grouped, label};
+use super::hours::{grouped, label};
 use super::{Report, count, percent};
 use crate::simulate::replay::Hour;
 use tollgate_core::visible::visible;

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::chart::{escape, svg};
+use super::hours::{grouped, label};
 use super::limits::{self, LimitRows, smallest_quota_cell};
-use super::text::{WHOLE_SECONDS, grouped, label, remarks};
+use super::text::{WHOLE_SECONDS, remarks};
 use super::{LimitReport, LogSummary, Report, count, percent, spacing_name};
 use tollgate_core::utc::Utc;
 
