@@ -5,7 +5,7 @@ use std::fmt;
 use super::StoreError;
 use tollgate_core::utc::Utc;
 
-/// Whether the store decides. As a text it is the sentence for people: since when not, why, and what answers meanwhile.
+/// Whether the store decides. As a text it is one sentence for people: since when it does not, why, and what answers meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreState {
     /// The store is this process's own memory.

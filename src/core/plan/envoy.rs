@@ -70,7 +70,7 @@ pub struct Domain {
     index: Index,
 }
 
-/// What a descriptor gets that no rule matches.
+/// The answer to a descriptor that no rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Unmatched {
     /// It passes, and nothing is counted.
@@ -159,7 +159,7 @@ impl Domain {
         })
     }
 
-    /// What a descriptor gets that no rule matches.
+    /// The answer to a descriptor that no rule matches.
     #[inline]
     pub fn unmatched(&self) -> &Unmatched {
         &self.unmatched

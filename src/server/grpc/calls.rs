@@ -228,7 +228,7 @@ impl ConnectionCallLimits {
     }
 }
 
-/// What a call holds.
+/// The permit of a call, and the bytes reserved for it once they are.
 pub(super) type CallGrants = (CallPermit, Option<Charge>);
 
 /// A call that waits for its request, and what it holds.

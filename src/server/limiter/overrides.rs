@@ -189,7 +189,7 @@ impl Overrides {
             let replaced = |in_force: &InForce| in_force.without_expired(now_us);
             limiter.common.replace(replaced);
         };
-        // It fails only when the process ends.
+        // The task fails only when the process ends.
         let _ = tokio::task::spawn_blocking(expire).await;
         kept_up
     }
@@ -261,7 +261,7 @@ impl Overrides {
             let replaced = |in_force: &InForce| Some(in_force.with_overrides(overrides, now_us));
             limiter.common.replace(replaced);
         };
-        // It fails only when the process ends.
+        // The task fails only when the process ends.
         let _ = tokio::task::spawn_blocking(replace).await;
     }
 

@@ -9,12 +9,12 @@
 /// matter.
 pub(super) const PAGE_BYTES: usize = 4096;
 /// Slot sizes are multiples of this many bytes.
-const STEP: usize = 8;
+const SLOT_STEP: usize = 8;
 /// Smallest slot in bytes: [`SLOT_BITS`] can number all slots of this size in a page. No entry is this small.
 const SLOT_BYTES_MIN: usize = PAGE_BYTES >> SLOT_BITS;
-/// Slots up to this size have a multiple of [`STEP`] bytes. A larger slot has a half, a third or so on of a page, or whole pages.
+/// Slots up to this size have a multiple of [`SLOT_STEP`] bytes. A larger slot has a half, a third or so on of a page, or whole pages.
 const STEPPED_BYTES_MAX: usize = PAGE_BYTES / 8;
-const STEPPED_MAX: usize = STEPPED_BYTES_MAX / STEP;
+const STEPPED_MAX: usize = STEPPED_BYTES_MAX / SLOT_STEP;
 /// Bytes that a page costs beside its contents: its elements in two vectors that may just have doubled, and the allocator's
 /// header.
 pub(super) const PAGE_OVERHEAD: usize = 2 * (size_of::<ArenaPage>() + 2 * size_of::<u32>()) + 16;
@@ -207,12 +207,12 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).expect("an arena is bounded in bytes")
 }
 
-/// The class of the slot for contents of `bytes`. Each slot size is a class: multiples of [`STEP`], then a seventh to the
+/// The class of the slot for contents of `bytes`. Each slot size is a class: multiples of [`SLOT_STEP`], then a seventh to the
 /// whole of a page, then multiples of a page.
 fn class_of(bytes: usize) -> usize {
-    let rounded = bytes.max(SLOT_BYTES_MIN).next_multiple_of(STEP);
+    let rounded = bytes.max(SLOT_BYTES_MIN).next_multiple_of(SLOT_STEP);
     if rounded <= STEPPED_BYTES_MAX {
-        rounded / STEP
+        rounded / SLOT_STEP
     } else if rounded <= PAGE_BYTES {
         STEPPED_MAX + PAGE_BYTES / STEPPED_BYTES_MAX - PAGE_BYTES / rounded
     } else {
@@ -225,9 +225,9 @@ fn slot_bytes(class: usize) -> usize {
     let beyond = class.saturating_sub(STEPPED_MAX);
     let fractions = PAGE_BYTES / STEPPED_BYTES_MAX;
     if beyond == 0 {
-        class * STEP
+        class * SLOT_STEP
     } else if beyond < fractions {
-        PAGE_BYTES / (fractions - beyond) / STEP * STEP
+        PAGE_BYTES / (fractions - beyond) / SLOT_STEP * SLOT_STEP
     } else {
         (beyond + 2 - fractions) * PAGE_BYTES
     }
@@ -251,13 +251,13 @@ mod tests {
             let class = class_of(bytes);
             let slot = slot_bytes(class_of(bytes));
             assert!(
-                slot >= bytes && slot.is_multiple_of(STEP),
+                slot >= bytes && slot.is_multiple_of(SLOT_STEP),
                 "{bytes} bytes in {slot}"
             );
             assert!(slots_per_page(class) <= 1 << SLOT_BITS);
             assert_eq!(class_of(slot), class, "{bytes} bytes in {slot}");
             if (SLOT_BYTES_MIN..=STEPPED_BYTES_MAX).contains(&bytes) {
-                assert!(slot < bytes + STEP);
+                assert!(slot < bytes + SLOT_STEP);
             }
         }
     }

@@ -67,9 +67,10 @@ impl Sketch {
             count: weight,
             error: 0,
         });
-        self.by_hash.insert_unique(hash, small(index), |index| {
-            self.entries[usize::from(*index)].hash
-        });
+        self.by_hash
+            .insert_unique(hash, stored_index(index), |index| {
+                self.entries[usize::from(*index)].hash
+            });
     }
 
     /// Gives the entry with the least count to a key that has none. The sketch must hold one. Returns the entry's index.
@@ -119,7 +120,7 @@ impl Sketch {
                 .entries
                 .iter()
                 .enumerate()
-                .map(|(index, entry)| Reverse((entry.count, small(index))));
+                .map(|(index, entry)| Reverse((entry.count, stored_index(index))));
             self.heap = indices.collect::<Vec<_>>().into();
         }
         loop {
@@ -137,8 +138,8 @@ impl Sketch {
     }
 }
 
-/// An index as it is stored.
-fn small(index: usize) -> u16 {
+/// An index in the type that the heap stores.
+fn stored_index(index: usize) -> u16 {
     u16::try_from(index).expect("a sketch has at most ENTRIES_MAX entries")
 }
 

@@ -53,7 +53,7 @@ pub(in crate::redis) struct ScriptRequest {
     pub(super) repeats_name: bool,
     /// Index of `plan` in the plans of its call; set by [`Call::add`].
     pub(in crate::redis) plan_index: usize,
-    /// While it waits: the other requests of its joint decision, in their order behind it. None for a request of its own.
+    /// While it waits: the other requests of its joint decision, in their order. Empty for one that is decided alone.
     pub(super) others: Box<[Self]>,
     /// Its place in a joint decision, if it is one of one.
     pub(in crate::redis) joint: Option<JointPlace>,

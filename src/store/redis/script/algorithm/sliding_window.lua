@@ -213,7 +213,7 @@ local function sliding_window()
     return 30
   end
 
-  -- The payload with all in it, of the record at this place of a state.
+  -- The payload of the record at this place of a state, with the runs that lie in its ring.
   function rule.gather(value, at)
     local used, slots, n, first, ring = unpack('<I6BBBI2', value, at)
     -- The ring's runs lie in one piece, or in two if they pass its end.
