@@ -187,11 +187,21 @@ impl Redis {
                 return false;
             }
             if answers(&self.host, self.port) {
-                return true;
+                return self.is_it_that_answers();
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         false
+    }
+
+    /// Whether this server answers at its port, and not that of another test, which took the port first. The own one then has not ended yet.
+    /// A server that says nothing of itself counts as this one.
+    fn is_it_that_answers(&self) -> bool {
+        let told = self.cli(&["INFO", "server"]);
+        let process = told
+            .lines()
+            .find_map(|line| line.strip_prefix("process_id:"));
+        process.is_none_or(|process| process == self.child.id().to_string())
     }
 
     pub fn is_alive(&mut self) -> bool {
