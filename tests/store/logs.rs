@@ -109,6 +109,50 @@ async fn a_full_log_is_searched_in_few_steps() {
     }
 }
 
+/// Gives each of so many keys a log of 1,000 charges: half of them are gone, and the others so uneven that their place cannot be guessed. So
+/// are the units of the newest.
+const UNEVEN: &str =
+    "local now, window, gone, total, base = tonumber(ARGV[2]), 3600000000, 500, 0, nil
+local log = {}
+for charge = 1, 1000 do
+  local share = charge <= gone and 1 + 0.99 * 2 ^ (-40 * charge / gone)
+    or 0.9 - 0.9 * 2 ^ (-40 * (1001 - charge) / (1000 - gone))
+  local at = now - math.ceil(window * share)
+  base, total = base or at, total + (charge <= 991 and 1 or 2 ^ (charge - 992))
+  log[charge + 1] = struct.pack('<I6I2', at % 2 ^ 47, total)
+end
+log[1] = struct.pack('<I7I3', base, 0)
+for key = 1, ARGV[1] do
+  local name = '{group:' .. key .. '}log:3600000000'
+  redis.call('RPUSH', name, unpack(log))
+  redis.call('PEXPIRE', name, 3600000)
+end
+return total - gone";
+
+/// The most that a call does for logs. Both what is gone and when a denied request would fit have to be searched for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_searches_a_bounded_number_of_logs_in_few_steps() {
+    const KEYS: u64 = 320;
+    let fixture = ClockedStore::start();
+    let now = tollgate::clock::Clock::now_us(&fixture.clock).to_string();
+    let used = fixture
+        .redis
+        .cli(&["eval", UNEVEN, "0", &KEYS.to_string(), &now]);
+    let used: u64 = used.parse().unwrap();
+    let plan = plan(vec![limit(used, HOUR, LOG)]);
+    let checks: Vec<Check> = (1..=KEYS)
+        .map(|key| ask(&plan, &key.to_string(), used / 10))
+        .collect();
+    let ran = || ["evalsha", "lindex", "lrange"].map(|command| fixture.redis.ran(command));
+    let before = ran();
+    assert_eq!(fixture.decide(&checks).await, 0);
+    let [calls, single_reads, reads] = std::array::from_fn(|at| ran()[at] - before[at]);
+    let reads = (single_reads + reads) / KEYS;
+    println!("{calls} calls, {reads} reads a log");
+    assert!(calls >= KEYS / 32, "{calls} calls");
+    assert!((15..=25).contains(&reads), "{reads} reads a log");
+}
+
 /// By a config with as many windows: the work of one charge is bounded, and what is beyond it is charged nowhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_has_a_bounded_number_of_logs_of_uncommon_windows() {

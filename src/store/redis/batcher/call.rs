@@ -26,8 +26,8 @@ pub(in crate::redis) use joint::{JointPlace, Purpose};
 use tollgate_core::algorithm::{Algorithm, Mode};
 use tollgate_core::plan::{Anchor, Limit, OnStoreFailure, Plan, Rule, SharedLimits, WINDOW_MIN};
 pub(in crate::redis) use work::WORK_MAX;
+use work::records_work;
 pub(super) use work::work_in_flight_max;
-use work::{LIGHT_WORK, records_work};
 #[cfg(test)]
 pub(in crate::redis) use work::{LIMIT_WORK, SEARCH_STEP_WORK, SEARCH_STEPS_MIN};
 
@@ -222,7 +222,7 @@ impl Call {
     #[inline]
     pub(super) fn may_take_on(&self, request: &ScriptRequest) -> bool {
         let work = request.work();
-        if work <= LIGHT_WORK || request.joint.is_some() {
+        if !request.is_heavy() || request.joint.is_some() {
             return self.work + work <= WORK_MAX;
         }
         // The records of a name that is in the call already are read anyway.

@@ -272,13 +272,13 @@ fn a_search_counts_for_the_halvings_of_the_greatest_quota() {
     assert_eq!(work(1), work(1_000));
     assert_eq!(
         (work(1_000), work(100_000)),
-        (10 * SEARCH_STEP_WORK, 17 * SEARCH_STEP_WORK)
+        (13 * SEARCH_STEP_WORK, 17 * SEARCH_STEP_WORK)
     );
     let longer = Limit::new("l", 100_000, Duration::from_secs(1), Algorithm::SlidingLog).unwrap();
     assert!(request(1_000, &[longer]).work() >= work(100_000));
     let joint = |purpose| request(1_000, &[]).jointly(purpose).work();
     assert_eq!(
         (joint(Purpose::Whole), joint(Purpose::Undo([0].into()))),
-        (work(1_000) / 3, work(1_000))
+        (work(1_000).div_ceil(2), work(1_000) * 2)
     );
 }

@@ -8,16 +8,17 @@ use super::{Group, ScriptRequest};
 use tollgate_core::plan::{Plan, SharedLimits};
 
 /// Maximum work of one call, in microseconds of Redis; see [`ScriptRequest::work`]. What does not fit waits for the next call. A full
-/// call takes 0.5 to 1.2 times as long, but one of searches up to 1.7 times, which is 2.1 ms. A joint decision of eight requests under
-/// hundreds of limits of one `counts_as` is more than a full call, and is not split: 7 ms were seen. It also bounds the logs of a name,
-/// whose number is one byte in the packed call.
+/// call takes 0.5 to 1.2 times as long. One of searches takes up to 2.5 times as long, which is 3.2 ms. A joint decision of eight
+/// requests under hundreds of limits of one `counts_as` is more than a full call, and is not split: 7 ms were seen. It also bounds the
+/// logs of a name, whose number is one byte in the packed call.
 pub(in crate::redis) const WORK_MAX: usize = 1_250;
-/// Work of searching a log, for each time that the greatest quota of its plans may be halved. A search reads as many elements at worst
-/// and three more, a decision may need two, and a charge trims what is gone.
-pub(in crate::redis) const SEARCH_STEP_WORK: usize = 6;
+/// Work of searching a log, for each time that the greatest quota of its plans may be halved. At worst, a decision needs two searches,
+/// each of which reads as many elements and three more, and a charge trims what is gone: 85 us for 1,000 charges as uneven as can be, and
+/// 80 for 8,000. Most logs need no search and take 5 us, so fewer of them in a call would cost Redis more.
+pub(in crate::redis) const SEARCH_STEP_WORK: usize = 3;
 /// Minimum number of these steps. Records, settles beyond what was held, and overrides make a log longer than a quota of the config, up to
-/// 2^17 units. A full call of such logs then takes 17 tenths of its work, which is 2.1 ms.
-pub(in crate::redis) const SEARCH_STEPS_MIN: u8 = 10;
+/// 2^17 units, which takes 100 us at worst. A full call has 32 logs.
+pub(in crate::redis) const SEARCH_STEPS_MIN: u8 = 13;
 /// Work of deciding under one limit, and of one of a `sliding_window`, which may read 64 runs.
 pub(in crate::redis) const LIMIT_WORK: usize = 10;
 const WINDOW_WORK: usize = 20;
@@ -29,16 +30,18 @@ const RECORD_WORK: usize = 3;
 const RINGED_RECORD_WORK: usize = 22;
 /// A request of a joint decision is evaluated twice, with each read and written by itself. A log is searched once.
 const JOINT_WORK_FACTOR: usize = 2;
-/// Searches of a joint decision count for a part of their work, but for those of an undo, which also writes charges anew. Their work has
-/// room to spare: 60 logs of 1,000 charges, searched and trimmed, take 2.5 ms at worst, and of 100,000 charges 3.4 ms.
-const JOINT_SEARCH_DIVISOR: usize = 3;
-/// A request of no more work than this does not wait for work in flight.
-pub(super) const LIGHT_WORK: usize = 59;
+/// Searches of a joint decision count for a part of their work: a log is searched once. 60 logs of 1,000 charges, searched and trimmed,
+/// take 2.5 ms at worst, and of 100,000 charges 3.4 ms.
+const JOINT_SEARCH_DIVISOR: usize = 2;
+/// Those of an undo count for more, since it also writes charges anew.
+const UNDO_SEARCH_FACTOR: usize = 2;
+/// A request of no more work than this, without logs, does not wait for work in flight.
+const LIGHT_WORK: usize = 59;
 /// Heavy requests wait while one part in this many of the deadline, or one full call if that is more, is in flight. Light
 /// requests and joint decisions do not wait. Requests of all connections wait at Redis behind what is in flight.
-const WORK_DEADLINE_DIVISOR: u32 = 8;
+const WORK_DEADLINE_DIVISOR: u32 = 10;
 
-/// Maximum work in flight on one connection to a Redis that has `deadline` to answer: 3,125 with the default of 25 ms.
+/// Maximum work in flight on one connection to a Redis that has `deadline` to answer: 2,500 with the default of 25 ms, two full calls.
 pub(in crate::redis) fn work_in_flight_max(deadline: Duration) -> usize {
     usize::try_from((deadline / WORK_DEADLINE_DIVISOR).as_micros())
         .unwrap_or(usize::MAX)
@@ -91,18 +94,18 @@ impl ScriptRequest {
             return (searches + work).min(WORK_MAX);
         }
         let others: usize = self.others.iter().map(Self::work).sum();
-        let divisor = if self.is_undo() {
-            1
+        let searches = if self.is_undo() {
+            searches * UNDO_SEARCH_FACTOR
         } else {
-            JOINT_SEARCH_DIVISOR
+            searches.div_ceil(JOINT_SEARCH_DIVISOR)
         };
-        (searches / divisor + JOINT_WORK_FACTOR * work + others).min(WORK_MAX)
+        (searches + JOINT_WORK_FACTOR * work + others).min(WORK_MAX)
     }
 
-    /// Whether it waits while much work is in flight. It is then passed by.
+    /// Whether it waits while much work is in flight. It is then passed by. A joint decision does not wait for its logs.
     #[inline]
     pub(in crate::redis) fn is_heavy(&self) -> bool {
-        self.work() > LIGHT_WORK
+        self.work() > LIGHT_WORK || (self.own_limits.logs > 0 && self.joint.is_none())
     }
 
     /// Work of its own after `last` of the same name. The script uses the result of a search again for an equal request. It reads
