@@ -14,7 +14,8 @@ use tollgate_core::plan::{Plan, SharedLimits};
 pub(in crate::redis) const WORK_MAX: usize = 1_250;
 /// Work of searching a log, for each time that the greatest quota of its plans may be halved. At worst, a decision needs two searches,
 /// each of which reads as many elements and three more, and a charge trims what is gone: 85 us for 1,000 charges as uneven as can be, and
-/// 80 for 8,000. Most logs need no search and take 5 us, so fewer of them in a call would cost Redis more.
+/// 80 for 8,000. Most logs need no search and take 5 us. So a log counts for less than half of its worst: with fewer logs in a call, each
+/// would cost Redis more.
 pub(in crate::redis) const SEARCH_STEP_WORK: usize = 3;
 /// Minimum number of these steps. Records, settles beyond what was held, and overrides make a log longer than a quota of the config, up to
 /// 2^17 units, which takes 100 us at worst. A full call has 32 logs.
