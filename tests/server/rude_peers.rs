@@ -297,6 +297,10 @@ async fn round_with(plans: usize, manners: Manners, silence: bool) {
     });
     joined.await.unwrap();
     let (peak, waits) = besieged.end(&what).await;
+    assert!(
+        !waits.is_empty(),
+        "{what}: no call beside the peers was answered"
+    );
     let at = |part: usize| waits[(waits.len() * part / 100).min(waits.len() - 1)];
     println!(
         "  {idle} KiB idle, {peak} at most, {left} after silence; {} calls beside, p50 {:?}, p99 {:?}",

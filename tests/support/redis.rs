@@ -1,8 +1,12 @@
 //! A Redis for one test. It is stopped when it is dropped; every key that it then holds must have an expiry.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::netns::Island;
@@ -272,13 +276,21 @@ pub fn other_make(name: &str, version: &str) -> String {
     path
 }
 
-/// A port at which no process listens at the moment.
+/// Below the ports that a system gives to who asks for any: from 32,768 on Linux, and from 49,152 on macOS.
+const PORTS: Range<u64> = 20_000..32_000;
+
+/// A port at which no process listens at the moment. It is given to no other test, and no server or client that asks for any port gets
+/// it. So it is still free when a server is started with it.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    // Test programs that run at the same time begin at different ports.
+    static NEXT: LazyLock<AtomicU64> =
+        LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one(0) >> 32));
+    let count = PORTS.end - PORTS.start;
+    let port = (0..count)
+        .map(|_| PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % count)
+        .map(|port| u16::try_from(port).unwrap())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    port.expect("no port is free")
 }
 
 fn spawn(program: &[String], port: u16, directory: &std::path::Path, options: &[String]) -> Child {
