@@ -213,7 +213,7 @@ pub(super) fn similar_settings(path: &str) -> Vec<String> {
     if let Some(near) = nearest(&flat(path), known.iter().map(String::as_str)) {
         return settings_where(|setting| flat(setting) == near);
     }
-    // A name without its tables.
+    // Settings that end with what was written: it may lack the tables that a setting stands in.
     let same_end = settings_where(|setting| {
         setting
             .strip_suffix(path)

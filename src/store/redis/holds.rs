@@ -171,7 +171,7 @@ impl RedisStore {
             && (checks.iter().any(|check| check.plan.has_blocks())
                 || concerned().any(|check| check.plan.shadow));
         if are_ended {
-            // Whether they deny or not: a look would not see what others charge before this decision.
+            // Also where nothing would be denied now: others may charge between a look and the decision.
             self.end_due(concerned(), deadline).await?;
         }
         let first = self.decide_joint_plainly(checks, until, deadline).await;

@@ -159,7 +159,7 @@ impl KeyLogs {
             KeyLog::Packed(packed) => {
                 self.unpacked.push_back(index);
                 self.packed_bytes -= packed.len();
-                // The log is as long as it must be, which takes that the runs are counted before.
+                // A buffer that is used again takes them first. So their number is known, and the box has no spare capacity.
                 self.runs.extend(unpack(&packed));
                 Box::new(self.runs.drain(..).collect())
             }

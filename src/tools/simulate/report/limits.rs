@@ -58,7 +58,7 @@ impl LimitRows<'_> {
 
     /// Which quota would be enough, and how the one of the config compares: sentences for somebody who sees the report first.
     pub(super) fn verdict(&self) -> Option<String> {
-        // The spacing that needs the higher one.
+        // Of the ways that requests may be spaced, the one that needs the greatest quota.
         let need =
             |limit: &LimitReport| (limit.smallest.unwrap_or(u64::MAX), limit.keys_denied_then);
         let most = self
